@@ -1,0 +1,315 @@
+"""Untrusted arguments become typed requests, or one error that names every fault.
+
+Pure and total: any value gives a request or `WebToolError` with WEB_INVALID_INPUT.
+Whether a text is a URL that we accept is not decided here: that has its own code.
+
+Limits of a call can only lower the host's. An integral float is an integer (``5.0`` is 5),
+as in JSON Schema and in the strict contract; a boolean, a string or null never is.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+import attrs
+
+from web_tools.errors import Fault, InvalidCaps, WebErrorCode, WebToolError
+
+__all__ = (
+    "MAX_QUERY_CHARS",
+    "MAX_URL_CHARS",
+    "READ_SCHEMA",
+    "SEARCH_SCHEMA",
+    "ReadRequest",
+    "Recency",
+    "SearchRequest",
+    "WebToolCaps",
+    "parse_read_arguments",
+    "parse_search_arguments",
+)
+
+# Source of both: seed 001, section Bounds.
+MAX_QUERY_CHARS: Final = 2000
+MAX_URL_CHARS: Final = 2048
+# Names of unknown fields are shown back to the model, so they are cut.
+_MAX_SHOWN_NAME: Final = 64
+_MAX_FAULTS: Final = 16
+
+_T = TypeVar("_T")
+
+
+class Recency(StrEnum):
+    """A hint for the provider: fixed windows of 24 hours, 7, 31 and 366 days."""
+
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+    YEAR = "year"
+
+
+@attrs.frozen(kw_only=True)
+class WebToolCaps:
+    """The host's ceilings; the defaults are those of seed 004.
+
+    `default_read_bytes` above `max_read_bytes` is no error: the lower one counts.
+
+    Raises:
+        InvalidCaps: A value is not an integer (a boolean, a float and NaN are not), or is
+            below its minimum. There is no word for "unlimited"; write a large number.
+    """
+
+    max_results: int = 10
+    max_read_bytes: int = 262_144
+    default_read_bytes: int = 65_536
+    max_snippet_chars: int = 500
+    max_redirects: int = 5
+    timeout_ms: int = 30_000
+
+    def __attrs_post_init__(self) -> None:
+        """Check here and not in attrs validators, which can be switched off process-wide."""
+        for field, minimum in _CAP_MINIMA.items():
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InvalidCaps(field, "must be an integer")
+            if value < minimum:
+                raise InvalidCaps(field, f"must be at least {minimum}")
+
+    @property
+    def timeout_seconds(self) -> float:
+        """`timeout_ms` in seconds."""
+        return self.timeout_ms / 1000
+
+
+_CAP_MINIMA: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "max_results": 1,
+        "max_read_bytes": 1,
+        "default_read_bytes": 1,
+        "max_snippet_chars": 1,
+        "max_redirects": 0,  # no redirect is followed
+        "timeout_ms": 1,
+    }
+)
+
+
+@attrs.frozen(kw_only=True)
+class SearchRequest:
+    """One search, within the host's ceilings.
+
+    Attributes:
+        query: Literal text, verbatim.
+        limit: The most results to return.
+        recency: A hint; a provider that cannot honour it ignores it.
+        lowered: Whether the call asked for more than the host allows.
+    """
+
+    query: str
+    limit: int
+    recency: Recency | None = None
+    lowered: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class ReadRequest:
+    """One read. `url` is still text; `max_bytes` counts UTF-8 bytes of extracted text."""
+
+    url: str
+    max_bytes: int
+
+
+def _schema(properties: Mapping[str, Any], *required: str) -> Mapping[str, Any]:
+    return MappingProxyType(
+        {
+            "type": "object",
+            "properties": properties,
+            "required": list(required),
+            "additionalProperties": False,
+        }
+    )
+
+
+SEARCH_SCHEMA: Final = _schema(
+    {
+        "query": {
+            "type": "string",
+            "description": "What to search for, as literal text.",
+            "minLength": 1,
+            "maxLength": MAX_QUERY_CHARS,
+        },
+        "limit": {
+            "type": "integer",
+            "description": "The most results to return. It can only lower the host's maximum.",
+            "minimum": 1,
+        },
+        "recency": {
+            "type": "string",
+            "description": "Prefer results of the last day, week, month or year.",
+            "enum": [word.value for word in Recency],
+        },
+    },
+    "query",
+)
+"""JSON Schema of the arguments of web:search. Blank queries pass it and the parser refuses them."""
+
+READ_SCHEMA: Final = _schema(
+    {
+        "url": {
+            "type": "string",
+            "description": "The http or https URL of the page to read, without credentials.",
+            "maxLength": MAX_URL_CHARS,
+        },
+        "max_bytes": {
+            "type": "integer",
+            "description": "The most bytes of text to return. It can only lower the host's maximum.",
+            "minimum": 1,
+        },
+    },
+    "url",
+)
+"""JSON Schema of the arguments of web:read."""
+
+
+def parse_search_arguments(raw: object, caps: WebToolCaps) -> SearchRequest:
+    """The search that *raw* asks for, with `limit` lowered to the host's cap.
+
+    Raises:
+        WebToolError: WEB_INVALID_INPUT with the path of every fault.
+    """
+    fields = _Fields(raw, SEARCH_SCHEMA["properties"])
+    query = fields.required("query", _query)
+    limit = fields.optional("limit", _count)
+    recency = fields.optional("recency", _recency)
+    fields.refuse_if_faulty()
+    return SearchRequest(
+        query=query or "",
+        limit=caps.max_results if limit is None else min(limit, caps.max_results),
+        recency=recency,
+        lowered=limit is not None and limit > caps.max_results,
+    )
+
+
+def parse_read_arguments(raw: object, caps: WebToolCaps) -> ReadRequest:
+    """The read that *raw* asks for, with `max_bytes` lowered to the host's cap.
+
+    Raises:
+        WebToolError: WEB_INVALID_INPUT with the path of every fault.
+    """
+    fields = _Fields(raw, READ_SCHEMA["properties"])
+    url = fields.required("url", _url)
+    asked = fields.optional("max_bytes", _count)
+    fields.refuse_if_faulty()
+    wanted = caps.default_read_bytes if asked is None else asked
+    return ReadRequest(url=url or "", max_bytes=min(wanted, caps.max_read_bytes))
+
+
+class _Refused(Exception):  # noqa: N818
+    """A value is not of its form; the text says what it must be and never what it was."""
+
+
+class _Fields:
+    """The fields of one object, read one by one while the faults are collected."""
+
+    def __init__(self, raw: object, known: Iterable[str]) -> None:
+        self._faults: list[Fault] = []
+        self._values: Mapping[object, object] = {}
+        if isinstance(raw, Mapping):
+            self._values = raw
+            self._refuse_unknown(frozenset(known))
+        else:
+            self._faults.append(Fault(path="", problem="must be an object"))
+
+    def required(self, name: str, parse: Callable[[object], _T]) -> _T | None:
+        """The parsed value; None after noting a fault."""
+        if name not in self._values and not self._faults_at(""):
+            self._faults.append(Fault(path=f"/{name}", problem="is missing"))
+        return self.optional(name, parse)
+
+    def optional(self, name: str, parse: Callable[[object], _T]) -> _T | None:
+        """The parsed value; None when absent or after noting a fault."""
+        if name not in self._values:
+            return None
+        try:
+            return parse(self._values[name])
+        except _Refused as refused:
+            self._faults.append(Fault(path=f"/{name}", problem=str(refused)))
+            return None
+
+    def refuse_if_faulty(self) -> None:
+        """Raise one error for everything that was noted."""
+        if self._faults:
+            raise _invalid(tuple(self._faults[:_MAX_FAULTS]))
+
+    def _faults_at(self, path: str) -> bool:
+        return any(fault.path == path for fault in self._faults)
+
+    def _refuse_unknown(self, known: frozenset[str]) -> None:
+        # A misspelt option that is dropped silently runs another call than was asked for.
+        for key in self._values:
+            if not isinstance(key, str):
+                self._faults.append(Fault(path="", problem="has a field whose name is not text"))
+            elif key not in known:
+                self._faults.append(
+                    Fault(path=f"/{_pointer(key)}", problem="is not a field of this tool")
+                )
+
+
+def _pointer(name: str) -> str:
+    """The name as a part of a JSON pointer, printable and cut."""
+    printable = name[:_MAX_SHOWN_NAME].encode("ascii", "backslashreplace").decode()
+    visible = "".join(c if c.isprintable() else "?" for c in printable)
+    return visible.replace("~", "~0").replace("/", "~1")
+
+
+def _invalid(faults: tuple[Fault, ...]) -> WebToolError:
+    listed = "; ".join(f"{fault.path or 'arguments'} {fault.problem}" for fault in faults)
+    return WebToolError(WebErrorCode.INVALID_INPUT, f"{listed}.", faults=faults)
+
+
+def _text(value: object, most: int) -> str:
+    if not isinstance(value, str):
+        raise _Refused("must be text")
+    if len(value) > most:
+        raise _Refused(f"must have at most {most} characters")
+    return value
+
+
+def _query(value: object) -> str:
+    text = _text(value, MAX_QUERY_CHARS)
+    if not text.strip():
+        raise _Refused("must not be blank")
+    if "\0" in text:
+        # NUL ends a C string: the provider would search for something else.
+        raise _Refused("must not contain NUL")
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise _Refused("must be valid Unicode")
+    return text
+
+
+def _url(value: object) -> str:
+    return _text(value, MAX_URL_CHARS)
+
+
+def _count(value: object) -> int:
+    whole = _integer(value)
+    if whole is None:
+        raise _Refused("must be an integer")
+    if whole < 1:
+        raise _Refused("must be at least 1")
+    return whole
+
+
+def _integer(value: object) -> int | None:
+    """The integer that JSON means: 5 and 5.0, not True, not "5", not NaN."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) else None
+
+
+def _recency(value: object) -> Recency:
+    if isinstance(value, str) and value in Recency.__members__.values():
+        return Recency(value)
+    raise _Refused("must be one of " + ", ".join(Recency))

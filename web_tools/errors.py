@@ -1,0 +1,217 @@
+"""The eight public codes, what each means, and the error that carries one.
+
+::
+
+    WebToolsError
+    ├── WebToolError          a call failed; carries a code and a sentence for the model
+    ├── SearchProviderError   an adapter says, in words of ours, why it failed
+    ├── InvalidCaps           ceilings that the host set wrongly
+    ├── CorpusError           a folder that cannot be a corpus
+    └── IndexUnusable         a search index that cannot be built or opened
+
+Three texts are kept apart: `WebToolError.message` is for the model and repeats nothing that
+a page or a provider wrote; `cause` is for the operator; the event is `violation`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from egress.violation import Violation
+
+__all__ = (
+    "CODES",
+    "CodeFacts",
+    "CorpusError",
+    "Fault",
+    "IndexUnusable",
+    "InvalidCaps",
+    "ProviderFault",
+    "RetryRule",
+    "SearchProviderError",
+    "WebErrorCode",
+    "WebToolError",
+    "WebToolsError",
+    "is_retryable_status",
+)
+
+
+class WebErrorCode(StrEnum):
+    """The public codes. Source: seed 004, section Errors."""
+
+    INVALID_INPUT = "WEB_INVALID_INPUT"
+    URL_NOT_ALLOWED = "WEB_URL_NOT_ALLOWED"
+    EGRESS_DENIED = "WEB_EGRESS_DENIED"
+    HTTP_ERROR = "WEB_HTTP_ERROR"
+    FETCH_FAILED = "WEB_FETCH_FAILED"
+    TOO_MANY_REDIRECTS = "WEB_TOO_MANY_REDIRECTS"
+    CONTENT_TYPE_UNSUPPORTED = "WEB_CONTENT_TYPE_UNSUPPORTED"
+    SEARCH_PROVIDER_ERROR = "WEB_SEARCH_PROVIDER_ERROR"
+
+
+class RetryRule(StrEnum):
+    """When trying the same call again can help; the words of the table."""
+
+    NEVER = "no"
+    BY_STATUS = "408, 429, 5xx"
+    TRANSPORT = "timeouts and connect"
+    BY_CAUSE = "by cause"
+
+
+@attrs.frozen(kw_only=True)
+class CodeFacts:
+    """One row of the table of codes.
+
+    Attributes:
+        violation: Whether the failure comes with exactly one violation event; otherwise none.
+    """
+
+    situation: str
+    retry: RetryRule = RetryRule.NEVER
+    violation: bool = False
+
+
+CODES: Final[Mapping[WebErrorCode, CodeFacts]] = MappingProxyType(
+    {
+        WebErrorCode.INVALID_INPUT: CodeFacts(
+            situation="arguments are not of the tool's form (paths named)"
+        ),
+        WebErrorCode.URL_NOT_ALLOWED: CodeFacts(
+            situation="not a URL we accept: scheme, credentials, malformed (R1-R3), at hop 0 or as "
+            "a redirect target"
+        ),
+        WebErrorCode.EGRESS_DENIED: CodeFacts(
+            situation="allowlist or address policy says no, at any hop (R4-R11)", violation=True
+        ),
+        WebErrorCode.HTTP_ERROR: CodeFacts(
+            situation="final response is not 2xx", retry=RetryRule.BY_STATUS
+        ),
+        WebErrorCode.FETCH_FAILED: CodeFacts(
+            situation="DNS, TCP, TLS, protocol, timeout, bad encoding, unusable redirect",
+            retry=RetryRule.TRANSPORT,
+        ),
+        WebErrorCode.TOO_MANY_REDIRECTS: CodeFacts(situation="R12 cap"),
+        WebErrorCode.CONTENT_TYPE_UNSUPPORTED: CodeFacts(situation="not text, JSON or XML"),
+        WebErrorCode.SEARCH_PROVIDER_ERROR: CodeFacts(
+            situation="the provider failed or answered badly, cause kept", retry=RetryRule.BY_CAUSE
+        ),
+    }
+)
+"""Source: the table of codes in the architecture page; docs are generated from it."""
+
+
+def is_retryable_status(status: int) -> bool:
+    """Whether the same request may succeed later: 408, 429 and 5xx."""
+    return status in {408, 429} or 500 <= status <= 599
+
+
+class WebToolsError(Exception):
+    """Root of the errors of this package."""
+
+
+@attrs.frozen(kw_only=True)
+class Fault:
+    """One thing wrong with the arguments: `path` is a JSON pointer, empty for the whole."""
+
+    path: str
+    problem: str
+
+
+class WebToolError(WebToolsError):
+    """A call that failed, in the form that a tool result can carry.
+
+    Attributes:
+        code: One of the eight.
+        message: One plain sentence for the model, built by us.
+        retryable: Whether the same call may succeed later.
+        detail: A stored word that refines the code (``http_404``, ``deadline``), or None.
+        violation: The event of a denial; only with WEB_EGRESS_DENIED, and None there only
+            when a proxy has already reported it.
+        faults: For WEB_INVALID_INPUT, what is wrong and where.
+        retry_after: The server's Retry-After header as it came, bounded, or None.
+        cause: For the operator: type and words of what went wrong. Never query text.
+
+    Raises:
+        ValueError: The parts contradict the table of codes.
+    """
+
+    def __init__(
+        self,
+        code: WebErrorCode,
+        message: str,
+        *,
+        retryable: bool = False,
+        detail: str | None = None,
+        violation: Violation | None = None,
+        faults: tuple[Fault, ...] = (),
+        retry_after: str | None = None,
+        cause: str = "",
+    ) -> None:
+        self.code = WebErrorCode(code)
+        facts = CODES[self.code]
+        if retryable and facts.retry is RetryRule.NEVER:
+            raise ValueError(f"{self.code} is never retryable")
+        if violation is not None and not facts.violation:
+            raise ValueError(f"{self.code} has no violation event")
+        self.message = message
+        self.retryable = retryable
+        self.detail = detail
+        self.violation = violation
+        self.faults = faults
+        self.retry_after = retry_after
+        self.cause = cause
+        super().__init__(f"{self.code}: {message}")
+
+
+class ProviderFault(StrEnum):
+    """Why a search provider failed; also the `detail` of the tool's error."""
+
+    DEADLINE = "deadline"
+    RAISED = "raised"
+    BAD_ANSWER = "bad_answer"
+    QUERY_REFUSED = "query_refused"
+    UNAUTHORIZED = "unauthorized"
+    RATE_LIMITED = "rate_limited"
+    UNAVAILABLE = "unavailable"
+
+
+class SearchProviderError(WebToolsError):
+    """What an adapter raises when it knows why it failed.
+
+    The fault decides what the model is told; *operator_text* is for logs and must not hold
+    the query, a key, or text of the answer.
+    """
+
+    def __init__(
+        self, fault: ProviderFault, operator_text: str = "", *, retryable: bool = False
+    ) -> None:
+        self.fault = ProviderFault(fault)
+        self.operator_text = operator_text
+        self.retryable = retryable
+        super().__init__(f"{self.fault}: {operator_text}" if operator_text else str(self.fault))
+
+
+# The names below say the situation; a suffix would add nothing.
+class InvalidCaps(WebToolsError, ValueError):  # noqa: N818
+    """A ceiling of the host is not a usable number: `field` is which, `problem` says why."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        self.field = field
+        self.problem = problem
+        super().__init__(f"{field}: {problem}")
+
+
+class CorpusError(WebToolsError):
+    """A folder that cannot be a corpus: missing, not a folder, or over a limit of its own."""
+
+
+# As above.
+class IndexUnusable(WebToolsError):  # noqa: N818
+    """A search index that cannot be built or opened; the message says which file and why."""
