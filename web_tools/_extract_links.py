@@ -1,0 +1,112 @@
+"""Addresses in a page: its base, its canonical and refresh targets, and every link made absolute."""
+
+from urllib.parse import urljoin
+
+from web_tools._extract_dom import Document, Element, Text
+
+_WEB = ("http://", "https://")
+_KEPT_SCHEMES = (*_WEB, "mailto:", "tel:")
+_URL_CHARS = 2048
+_MAX_REFRESH_SECONDS = 10.0
+"""A later refresh shows the page again or leaves it after it was read."""
+
+_ESCAPES = str.maketrans(
+    {
+        " ": "%20",
+        '"': "%22",
+        "(": "%28",
+        ")": "%29",
+        "<": "%3C",
+        ">": "%3E",
+        "\\": "%5C",
+        "`": "%60",
+        "|": "%7C",
+        **dict.fromkeys(map(chr, (*range(0x20), 0x7F)), None),
+    }
+)
+"""What would end a Markdown link target, or need `<...>` around it."""
+
+
+def base_of(document: Document, url: str) -> str:
+    """The address relative links are resolved against; a base that is no web address is ignored."""
+    try:
+        base = document.base_url(url)
+    except ValueError:
+        return url
+    return base if base.lower().startswith(_WEB) else url
+
+
+def refresh_target(document: Document, url: str) -> str | None:
+    """Absolute http(s) address of a prompt meta refresh to another page, else None."""
+    if document.select_one("noscript meta[http-equiv=refresh i]") is not None:
+        document.remove("noscript meta[http-equiv=refresh i]")
+    try:
+        found = document.meta_refresh(url)
+    except ValueError:
+        return None
+    if found is None or found[0] > _MAX_REFRESH_SECONDS:
+        return None
+    target = found[1].partition("#")[0]
+    is_web = target.lower().startswith(_WEB) and len(target) <= _URL_CHARS
+    return target if is_web and target != url.partition("#")[0] else None
+
+
+def canonical_of(document: Document, base: str) -> str | None:
+    """What the page says is its address; reported, never trusted."""
+    link = document.select_one("link[rel~=canonical i][href]")
+    return absolute(link.attr("href"), base) if link is not None else None
+
+
+def absolute(href: str | None, base: str) -> str | None:
+    """*href* as an absolute http(s) address, or None."""
+    try:
+        joined = urljoin(base, (href or "").strip()[:_URL_CHARS])
+    except ValueError:
+        return None
+    return joined.translate(_ESCAPES) if joined.lower().startswith(_WEB) else None
+
+
+def make_links_absolute(root: Element, base: str) -> None:
+    """Resolve every link and image under *root*; targets that lead nowhere outside are dropped."""
+    try:
+        root.resolve_links(base)
+    except ValueError:
+        return
+    for element in root.select("a[href]"):
+        _keep_or_drop(element, "href", _KEPT_SCHEMES)
+    for image in root.select("img"):
+        _keep_image(image)
+
+
+def _keep_or_drop(element: Element, name: str, schemes: tuple[str, ...]) -> bool:
+    href = element.attr(name) or ""
+    if not href.startswith(schemes):
+        href = href.strip()
+        if not href[:8].lower().startswith(schemes):
+            del element.attrs[name]
+            return False
+    safe = href.translate(_ESCAPES)
+    if len(safe) > _URL_CHARS:
+        del element.attrs[name]
+        return False
+    if safe is not href and safe != element.attr(name):
+        element.attrs[name] = safe
+    return True
+
+
+def _keep_image(image: Element) -> None:
+    """An image stays with its address and alternative text; decoration and trackers go."""
+    alt = image.attr("alt")
+    source = image.attr("src") or ""
+    decorative = alt is not None and not alt.strip()
+    if decorative or not source or not _keep_or_drop(image, "src", _WEB):
+        if alt and alt.strip() and not decorative:
+            image.replace_with(_text(alt))
+        else:
+            image.extract()
+        return
+    image.attrs["alt"] = " ".join((alt or "").split())
+
+
+def _text(data: str) -> Text:
+    return Text(" ".join(data.split()))

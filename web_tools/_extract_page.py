@@ -1,0 +1,188 @@
+"""One response body to readable text: the whole order of a page, without I/O or clock.
+
+Runs inside a worker, or in the host for bodies that `is_small` bounds.
+Source: reading page, "Order per page", steps 1 to 6.
+"""
+
+import re
+
+import attrs
+
+from web_tools import _extract_links as links
+from web_tools import _extract_media as media
+from web_tools import _extract_thin as thin
+from web_tools._extract_bounds import bound, cut_text
+from web_tools._extract_dom import Document, Element, parse_page
+from web_tools._extract_hidden import ink, remove_hidden
+from web_tools._extract_markdown import to_markdown
+from web_tools._extract_prune import choose_root, prune, remove_machinery
+from web_tools._extract_result import Detail, Extracted, TextOrigin, UnsupportedContent
+from web_tools._extract_strip import strip_markup
+from web_tools.charset import Decoded, decode
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_LANGUAGE_TAG = re.compile(r"[A-Za-z]{2,8}(?:[-_][A-Za-z0-9]{1,8}){0,4}")
+_TITLE_CHARS = 500
+
+
+@attrs.frozen(kw_only=True)
+class _Opened:
+    """A body whose kind is known: its type, its text and whether its end was cut off."""
+
+    media_type: str
+    decoded: Decoded
+    truncated: bool
+
+    @property
+    def is_html(self) -> bool:
+        return self.media_type in {media.HTML, media.XHTML}
+
+
+@attrs.frozen(kw_only=True)
+class _Read:
+    """Markdown of a page, and where it was taken from."""
+
+    text: str
+    origin: TextOrigin
+    hidden_chars: int
+
+
+def extract_page(body: bytes, content_type: str | None, url: str) -> Extracted:
+    """Readable text of a response body.
+
+    Raises:
+        UnsupportedContent: The type or the first bytes are not text, JSON or XML.
+    """
+    opened = _open(body, content_type)
+    return _from_html(opened, url) if opened.is_html else _from_text(opened)
+
+
+def strip_page(body: bytes, content_type: str | None) -> Extracted:
+    """As `extract_page`, without a parser: tags are cut away and everything between them kept.
+
+    Raises:
+        UnsupportedContent: As `extract_page`.
+    """
+    opened = _open(body, content_type)
+    if not opened.is_html:
+        return _from_text(opened)
+    return _result(opened, strip_markup(opened.decoded.text), origin=TextOrigin.STRIPPED)
+
+
+def _open(body: bytes, content_type: str | None) -> _Opened:
+    stated = media.parse_content_type(content_type)
+    kind = media.kind_of(stated.essence)
+    if kind is None:
+        raise UnsupportedContent(stated.essence or media.UNKNOWN)
+    undecided = kind is media.Kind.UNDECIDED
+    found = media.binary_content(body, declared_text=not undecided)
+    if found is not None:
+        raise UnsupportedContent(stated.essence or media.UNKNOWN, found=found)
+    bounded = bound(body, is_html=kind is not media.Kind.TEXT)
+    decoded = decode(
+        bounded.body,
+        header_charset=stated.charset,
+        is_html=kind is not media.Kind.TEXT,
+    )
+    essence = stated.essence if not undecided else None
+    return _Opened(
+        media_type=essence or media.sniffed_type(decoded.text),
+        decoded=decoded,
+        truncated=bounded.truncated,
+    )
+
+
+def _from_text(opened: _Opened) -> Extracted:
+    return _result(opened, opened.decoded.text, origin=TextOrigin.DECODED)
+
+
+def _result(
+    opened: _Opened, text: str, *, origin: TextOrigin, detail: Detail | None = None
+) -> Extracted:
+    kept, dropped = cut_text(text)
+    if detail is None and not kept.strip():
+        detail = Detail.EMPTY_CONTENT
+    return Extracted(
+        text="" if detail is Detail.EMPTY_CONTENT else kept,
+        media_type=opened.media_type,
+        charset=opened.decoded.charset,
+        charset_source=opened.decoded.source,
+        detail=detail,
+        truncated=opened.truncated or dropped,
+        origin=origin,
+    )
+
+
+def _from_html(opened: _Opened, url: str) -> Extracted:
+    markup = opened.decoded.text
+    document = parse_page(markup)
+    base = links.base_of(document, url)
+    title = _title_of(document)
+    language = _language_of(document)
+    canonical = links.canonical_of(document, base)
+    refresh = links.refresh_target(document, url)
+    read = _read(document, markup, base)
+    text = _SURROGATES.sub("\ufffd", read.text)
+    detail = thin.detail_of(text, title, markup)
+    result = _result(opened, text, origin=read.origin, detail=detail)
+    return attrs.evolve(
+        result,
+        title=title,
+        language=language,
+        canonical=canonical,
+        refresh=refresh,
+        hidden_chars=read.hidden_chars,
+    )
+
+
+def _read(document: Document, markup: str, base: str) -> _Read:
+    """The page's content; when that is thin, the first richer reading of the same page."""
+    structured = thin.article_body(document) if "articleBody" in markup else ""
+    read = _main(document, base, TextOrigin.MAIN)
+    if ink(read.text) >= thin.THIN_INK:
+        return read
+    streamed = parse_page(markup)
+    if thin.show_streamed(streamed):
+        again = _main(streamed, base, TextOrigin.STREAMED)
+        if ink(again.text) >= thin.THIN_INK:
+            return again
+    if ink(structured) >= thin.THIN_INK:
+        text = f"{thin.STRUCTURED_MARK}\n\n{structured}"
+        return attrs.evolve(read, text=text, origin=TextOrigin.STRUCTURED_DATA)
+    whole = _whole(parse_page(markup), base)
+    return whole if ink(whole.text) > ink(read.text) else read
+
+
+def _main(document: Document, base: str, origin: TextOrigin) -> _Read:
+    remove_machinery(document)
+    hidden = remove_hidden(document)
+    prune(document)
+    return _Read(text=_markdown(choose_root(document), base), origin=origin, hidden_chars=hidden)
+
+
+def _whole(document: Document, base: str) -> _Read:
+    remove_machinery(document)
+    hidden = remove_hidden(document)
+    text = _markdown(document.select_one("body"), base)
+    return _Read(text=text, origin=TextOrigin.FULL_PAGE, hidden_chars=hidden)
+
+
+def _markdown(root: Element | None, base: str) -> str:
+    if root is None:
+        return ""
+    links.make_links_absolute(root, base)
+    return to_markdown(root)
+
+
+def _title_of(document: Document) -> str | None:
+    for selector in ("head > title", "body > title", "h1"):
+        found = document.select_one(selector)
+        if found is not None and (title := " ".join(found.text.split())):
+            return _SURROGATES.sub("\ufffd", title[:_TITLE_CHARS])
+    return None
+
+
+def _language_of(document: Document) -> str | None:
+    root = document.select_one("html")
+    match = _LANGUAGE_TAG.match((root.attr("lang") if root is not None else None) or "")
+    return match[0].replace("_", "-") if match else None
