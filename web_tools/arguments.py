@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
+from egress.url import MAX_URL_CHARACTERS
 from web_tools.errors import Fault, InvalidCaps, WebErrorCode, WebToolError
 
 __all__ = (
@@ -30,9 +31,10 @@ __all__ = (
     "parse_search_arguments",
 )
 
-# Source of both: seed 001, section Bounds.
+# Source: seed 001, section Bounds.
 MAX_QUERY_CHARS: Final = 2000
-MAX_URL_CHARS: Final = 2048
+# What egress admits, so that every page that a search finds can be read.
+MAX_URL_CHARS: Final = MAX_URL_CHARACTERS
 # Names of unknown fields are shown back to the model, so they are cut.
 _MAX_SHOWN_NAME: Final = 64
 _MAX_FAULTS: Final = 16
@@ -204,6 +206,7 @@ def parse_read_arguments(raw: object, caps: WebToolCaps) -> ReadRequest:
     return ReadRequest(url=url or "", max_bytes=min(wanted, caps.max_read_bytes))
 
 
+# A signal inside this module, not an error that anyone sees.
 class _Refused(Exception):  # noqa: N818
     """A value is not of its form; the text says what it must be and never what it was."""
 

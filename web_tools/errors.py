@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from egress import errors as egress_errors
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -28,8 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = (
     "CODES",
+    "EGRESS_FAILURES",
     "CodeFacts",
     "CorpusError",
+    "EgressFailure",
     "Fault",
     "IndexUnusable",
     "InvalidCaps",
@@ -39,6 +43,7 @@ __all__ = (
     "WebErrorCode",
     "WebToolError",
     "WebToolsError",
+    "error_from_egress",
     "is_retryable_status",
 )
 
@@ -170,6 +175,123 @@ class WebToolError(WebToolsError):
         super().__init__(f"{self.code}: {message}")
 
 
+@attrs.frozen(kw_only=True)
+class EgressFailure:
+    """How one kind of egress error is told: its code, the `detail` word and the sentence."""
+
+    code: WebErrorCode = WebErrorCode.FETCH_FAILED
+    detail: str
+    message: str
+
+
+EGRESS_FAILURES: Final[Mapping[type[egress_errors.EgressError], EgressFailure]] = MappingProxyType(
+    {
+        egress_errors.UrlRejected: EgressFailure(
+            code=WebErrorCode.URL_NOT_ALLOWED,
+            detail="url",
+            message="That is not an http or https URL that can be read.",
+        ),
+        egress_errors.EgressDenied: EgressFailure(
+            code=WebErrorCode.EGRESS_DENIED,
+            detail="denied",
+            message="This run is not allowed to read that URL.",
+        ),
+        egress_errors.TooManyRedirects: EgressFailure(
+            code=WebErrorCode.TOO_MANY_REDIRECTS,
+            detail="redirects",
+            message="The page redirects too many times.",
+        ),
+        egress_errors.BadRedirect: EgressFailure(
+            detail="bad_redirect", message="The page redirects in a way that cannot be followed."
+        ),
+        egress_errors.DnsFailed: EgressFailure(
+            detail="dns", message="The host's name could not be resolved."
+        ),
+        egress_errors.ConnectFailed: EgressFailure(
+            detail="connect", message="The host could not be reached."
+        ),
+        egress_errors.TlsFailed: EgressFailure(
+            detail="tls", message="No secure connection to the host could be made."
+        ),
+        egress_errors.ConnectionLost: EgressFailure(
+            detail="connection_lost", message="The host broke the connection."
+        ),
+        egress_errors.ProtocolFailed: EgressFailure(
+            detail="protocol", message="The host's answer is not valid HTTP."
+        ),
+        egress_errors.HeadTooLarge: EgressFailure(
+            detail="head_too_large", message="The headers of the host's answer are too large."
+        ),
+        egress_errors.DeadlineExceeded: EgressFailure(
+            detail="deadline", message="The page did not arrive in time."
+        ),
+        egress_errors.EncodingRefused: EgressFailure(
+            detail="encoding_refused",
+            message="The page is compressed in a way that is not accepted.",
+        ),
+        egress_errors.DecodingFailed: EgressFailure(
+            detail="decoding", message="The page could not be decompressed."
+        ),
+        egress_errors.BodyIncomplete: EgressFailure(
+            detail="incomplete", message="The page broke off before its end."
+        ),
+        # The next two are faults of the host's program, not of the page; nothing was sent.
+        egress_errors.AllowlistError: EgressFailure(
+            detail="allowlist", message="Reading pages is not set up correctly."
+        ),
+        egress_errors.ClientClosed: EgressFailure(
+            detail="closed", message="Reading pages is no longer possible in this run."
+        ),
+    }
+)
+"""One row for each concrete error of `egress`; a test walks its subclasses."""
+
+_UNKNOWN_FAILURE: Final = EgressFailure(detail="fetch", message="The page could not be fetched.")
+
+
+def error_from_egress(error: egress_errors.EgressError) -> WebToolError:
+    """The tool's error for *error*, which the caller raises ``from`` it.
+
+    A denial keeps its violation, unless a proxy has already made the event.
+    """
+    failure = _failure_of(type(error))
+    redirected = getattr(error, "hop", 0) > 0 or _denied_hop(error) > 0
+    return WebToolError(
+        failure.code,
+        "A redirect of the page failed. " + failure.message if redirected else failure.message,
+        retryable=bool(getattr(error, "retryable", False)) and _may_retry(failure.code),
+        detail=error.reason if isinstance(error, egress_errors.UrlRejected) else failure.detail,
+        violation=_unreported(error),
+        cause=_cause(error),
+    )
+
+
+def _cause(error: egress_errors.EgressError) -> str:
+    reported = getattr(error, "event_id", None)
+    return f"{type(error).__name__}: {error}" + (f" (event {reported})" if reported else "")
+
+
+def _failure_of(kind: type[egress_errors.EgressError]) -> EgressFailure:
+    """The row of the nearest known class; an error that nobody listed is a failed fetch."""
+    rows = (EGRESS_FAILURES[known] for known in kind.__mro__ if known in EGRESS_FAILURES)
+    return next(rows, _UNKNOWN_FAILURE)
+
+
+def _may_retry(code: WebErrorCode) -> bool:
+    return CODES[code].retry is not RetryRule.NEVER
+
+
+def _denied_hop(error: egress_errors.EgressError) -> int:
+    return error.violation.hop if isinstance(error, egress_errors.EgressDenied) else 0
+
+
+def _unreported(error: egress_errors.EgressError) -> Violation | None:
+    """The violation that still has to be reported."""
+    if isinstance(error, egress_errors.EgressDenied) and error.event_id is None:
+        return error.violation
+    return None
+
+
 class ProviderFault(StrEnum):
     """Why a search provider failed; also the `detail` of the tool's error."""
 
@@ -182,19 +304,29 @@ class ProviderFault(StrEnum):
     UNAVAILABLE = "unavailable"
 
 
+_PASSING_FAULTS: Final = frozenset(
+    {
+        ProviderFault.DEADLINE,
+        ProviderFault.RATE_LIMITED,
+        ProviderFault.UNAVAILABLE,
+    }
+)
+
+
 class SearchProviderError(WebToolsError):
     """What an adapter raises when it knows why it failed.
 
     The fault decides what the model is told; *operator_text* is for logs and must not hold
-    the query, a key, or text of the answer.
+    the query, a key, or text of the answer. Unless said otherwise a deadline, a rate limit
+    and an outage are retryable.
     """
 
     def __init__(
-        self, fault: ProviderFault, operator_text: str = "", *, retryable: bool = False
+        self, fault: ProviderFault, operator_text: str = "", *, retryable: bool | None = None
     ) -> None:
         self.fault = ProviderFault(fault)
         self.operator_text = operator_text
-        self.retryable = retryable
+        self.retryable = self.fault in _PASSING_FAULTS if retryable is None else retryable
         super().__init__(f"{self.fault}: {operator_text}" if operator_text else str(self.fault))
 
 

@@ -1,0 +1,317 @@
+"""One search through a host's provider, whose answers are as untrusted as the web.
+
+The provider may raise, hang, answer with the wrong types or with a million rows: what comes
+out is a bounded list of clean results, or one error. The text of the query reaches no error.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Final, Protocol, TypeGuard
+from urllib.parse import quote, quote_plus
+
+import attrs
+
+from citations.citation import KnowledgeCitation
+from citations.digests import document_id, revision_id
+from egress.errors import EgressError, UrlRejected
+from egress.url import Target, parse_target
+from web_tools._cut import cut_characters
+from web_tools.arguments import Recency, SearchRequest, WebToolCaps
+from web_tools.errors import ProviderFault, SearchProviderError, WebErrorCode, WebToolError
+
+__all__ = (
+    "MAX_TITLE_CHARS",
+    "Cancel",
+    "Dropped",
+    "Recency",
+    "SearchHit",
+    "SearchOutcome",
+    "SearchRequest",
+    "SearchResult",
+    "WebSearchProvider",
+    "create_fixture_web_search_provider",
+    "run_search",
+)
+
+MAX_TITLE_CHARS: Final = 300
+"""The caps of the seed bound the snippet; a title needs a bound as well."""
+# Rows beyond this are not looked at, so that a provider cannot keep the loop busy.
+_MAX_ROWS: Final = 1000
+_MAX_CHAIN: Final = 32
+_SHORTEST_WORD: Final = 4
+
+
+class Cancel(Protocol):
+    """A signal that work is no longer wanted; `asyncio.Event` is one."""
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+        ...
+
+    async def wait(self) -> object:
+        """Return when it is time to stop."""
+        ...
+
+
+@attrs.frozen(kw_only=True)
+class SearchHit:
+    """One row of a provider: plain text as the provider had it, nothing checked."""
+
+    title: str
+    url: str
+    snippet: str
+
+
+class WebSearchProvider(Protocol):
+    """The pack's port to a search back end; the host supplies the adapter."""
+
+    async def search(
+        self, request: SearchRequest, *, signal: Cancel | None = None
+    ) -> Sequence[SearchHit]:
+        """At most `request.limit` hits, best first. An empty answer means nothing was found."""
+        ...
+
+
+@attrs.frozen(kw_only=True)
+class SearchResult:
+    """A hit that was checked: the URL is canonical, title and snippet are cut.
+
+    Attributes:
+        source_id: Host of the URL.
+        citation: Its revision is the digest of title, newline and snippet before any cut.
+    """
+
+    title: str
+    url: str
+    snippet: str
+    source_id: str
+    citation: KnowledgeCitation
+
+
+@attrs.frozen(kw_only=True)
+class Dropped:
+    """How many rows were not results, by reason."""
+
+    malformed: int = 0
+    bad_url: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class SearchOutcome:
+    """The results of one search.
+
+    Attributes:
+        truncated: Rows were cut, or the call asked for more than the host allows.
+        retrieved_at: When the provider answered.
+    """
+
+    results: tuple[SearchResult, ...]
+    truncated: bool
+    dropped: Dropped
+    retrieved_at: datetime
+
+
+@attrs.frozen
+class _FixtureProvider:
+    hits: tuple[SearchHit, ...]
+
+    async def search(
+        self, request: SearchRequest, *, signal: Cancel | None = None
+    ) -> Sequence[SearchHit]:
+        """Every hit, whatever is asked, so that the cut to the limit is seen in tests."""
+        del request, signal
+        return self.hits
+
+
+def create_fixture_web_search_provider(hits: Iterable[SearchHit]) -> WebSearchProvider:
+    """A provider for tests that answers every search with the same *hits*."""
+    return _FixtureProvider(tuple(hits))
+
+
+async def run_search(
+    provider: WebSearchProvider,
+    request: SearchRequest,
+    caps: WebToolCaps,
+    *,
+    clock: Callable[[], datetime],
+    signal: Cancel | None = None,
+) -> SearchOutcome:
+    """Ask *provider* and make results of what it answers.
+
+    Rows whose URL is not http or https, has credentials, or is malformed are dropped and
+    counted; no result URL is looked up. Cancellation passes through.
+
+    Raises:
+        WebToolError: WEB_SEARCH_PROVIDER_ERROR. The provider raised, did not answer within
+            `timeout_ms`, or answered with something that holds no row of the port's form.
+    """
+    deadline = asyncio.timeout(caps.timeout_seconds)
+    failure: _Failure | None = None
+    rows: list[object] = []
+    try:
+        async with deadline:
+            rows = _rows_of(await provider.search(request, signal=signal))
+    # The boundary to the host's adapter: anything can come out of it. Cancellation is no Exception.
+    except Exception as error:  # noqa: BLE001
+        failure = _failure(error, request.query, expired=deadline.expired())
+    # Raised outside of the handler: a cause that repeats the query must not stay as context.
+    if failure is not None:
+        raise failure.error from failure.cause
+    return _outcome(rows, request, caps, clock())
+
+
+@attrs.frozen(kw_only=True)
+class _Failure:
+    error: WebToolError
+    cause: Exception | None
+
+
+def _rows_of(answer: object) -> list[object]:
+    """The rows of an answer, a bounded number of them."""
+    if not isinstance(answer, Sequence) or isinstance(answer, str | bytes | bytearray):
+        raise SearchProviderError(ProviderFault.BAD_ANSWER, f"a {type(answer).__name__}")
+    return list(islice(answer, _MAX_ROWS + 1))
+
+
+# What the model reads; the words of a provider never reach it.
+_MESSAGES: Final = {
+    ProviderFault.DEADLINE: "The search provider did not answer in time.",
+    ProviderFault.RAISED: "The search provider failed.",
+    ProviderFault.BAD_ANSWER: "The search provider gave an answer that cannot be used.",
+    ProviderFault.QUERY_REFUSED: "The search provider does not take this query; use fewer words.",
+    ProviderFault.UNAUTHORIZED: "The search provider refused the host's credentials.",
+    ProviderFault.RATE_LIMITED: "The search provider asks to be used less often.",
+    ProviderFault.UNAVAILABLE: "The search provider is not available.",
+}
+
+
+def _failure(error: Exception, query: str, *, expired: bool) -> _Failure:
+    fault, retryable = _judge(error, expired=expired)
+    repeats = _repeats(error, query)
+    name = type(error).__name__
+    told = isinstance(error, SearchProviderError | EgressError) and not repeats
+    tool_error = WebToolError(
+        WebErrorCode.SEARCH_PROVIDER_ERROR,
+        _MESSAGES[fault],
+        retryable=retryable,
+        detail=fault,
+        cause=f"{name}: {error}" if told else name,
+    )
+    return _Failure(error=tool_error, cause=None if repeats else error)
+
+
+def _judge(error: Exception, *, expired: bool) -> tuple[ProviderFault, bool]:
+    """What the failure is called, and whether the same search may succeed later."""
+    if expired and isinstance(error, TimeoutError):
+        return ProviderFault.DEADLINE, True
+    if isinstance(error, SearchProviderError):
+        return error.fault, error.retryable
+    if isinstance(error, EgressError):
+        return ProviderFault.RAISED, bool(getattr(error, "retryable", False))
+    return ProviderFault.RAISED, isinstance(error, TimeoutError | ConnectionError)
+
+
+def _repeats(error: BaseException, query: str) -> bool:
+    """Whether the query or a word of it, in any spelling, is in the texts of *error*.
+
+    Too careful on purpose: a common word costs the operator one traceback, no more.
+    """
+    plain = query.strip()
+    words = (plain, *(word for word in plain.split() if len(word) >= _SHORTEST_WORD))
+    sought = {spelling.casefold() for word in words for spelling in _spellings(word)}
+    return any(spelling in text for text in _texts(error) for spelling in sought)
+
+
+def _spellings(word: str) -> tuple[str, ...]:
+    """As it is, and as URLs, JSON and Python write it."""
+    encoded = (quote(word), quote(word, safe=""), quote_plus(word))
+    return (word, *encoded, json.dumps(word)[1:-1], repr(word)[1:-1])
+
+
+def _texts(error: BaseException) -> Iterator[str]:
+    """The case-folded texts of a chain of errors, their notes and their members."""
+    waiting: list[BaseException | None] = [error]
+    for _ in range(_MAX_CHAIN):
+        if not waiting:
+            return
+        current = waiting.pop()
+        if current is None:
+            continue
+        yield _text_of(current)
+        waiting += [current.__cause__, current.__context__]
+        waiting += current.exceptions if isinstance(current, BaseExceptionGroup) else ()
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        notes = getattr(error, "__notes__", ())
+        return f"{error} {error!r} {error.args!r} {notes!r}".casefold()
+    # The text of a foreign error is foreign code.
+    except Exception:  # noqa: BLE001
+        return ""
+
+
+@attrs.frozen(kw_only=True)
+class _Row:
+    hit: SearchHit
+    target: Target
+
+
+def _outcome(
+    rows: Sequence[object], request: SearchRequest, caps: WebToolCaps, now: datetime
+) -> SearchOutcome:
+    hits = [row for row in rows[:_MAX_ROWS] if _is_hit(row)]
+    kept = [row for row in map(_admitted, hits) if row is not None]
+    malformed = min(len(rows), _MAX_ROWS) - len(hits)
+    if malformed and not kept:
+        # Never an empty list: nothing found and nothing understood are different answers.
+        raise _bad_rows()
+    return SearchOutcome(
+        results=tuple(_result(row, caps, now) for row in kept[: request.limit]),
+        truncated=request.lowered or len(kept) > request.limit or len(rows) > _MAX_ROWS,
+        dropped=Dropped(malformed=malformed, bad_url=len(hits) - len(kept)),
+        retrieved_at=now,
+    )
+
+
+def _bad_rows() -> WebToolError:
+    return WebToolError(
+        WebErrorCode.SEARCH_PROVIDER_ERROR,
+        _MESSAGES[ProviderFault.BAD_ANSWER],
+        detail=ProviderFault.BAD_ANSWER,
+        cause="no row has the form of the port",
+    )
+
+
+def _is_hit(row: object) -> TypeGuard[SearchHit]:
+    return isinstance(row, SearchHit) and all(
+        isinstance(part, str) for part in (row.title, row.url, row.snippet)
+    )
+
+
+def _admitted(hit: SearchHit) -> _Row | None:
+    """The hit with its canonical URL; None when it is not a URL we accept."""
+    try:
+        return _Row(hit=hit, target=parse_target(hit.url))
+    except UrlRejected:
+        return None
+
+
+def _result(row: _Row, caps: WebToolCaps, now: datetime) -> SearchResult:
+    url = row.target.document_url
+    return SearchResult(
+        title=cut_characters(row.hit.title, MAX_TITLE_CHARS),
+        url=url,
+        snippet=cut_characters(row.hit.snippet, caps.max_snippet_chars),
+        source_id=row.target.host,
+        citation=KnowledgeCitation(
+            source_id=row.target.host,
+            document_id=document_id(url),
+            path=url,
+            revision_id=revision_id(f"{row.hit.title}\n{row.hit.snippet}"),
+            retrieved_at=now,
+        ),
+    )
