@@ -1,0 +1,163 @@
+"""agent-runtime-pack: a governed agent loop.
+
+Import the names below from here. `import runtime_pack` loads no HTTP client: what needs one is
+loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+from runtime_pack.agent import create_agent_runtime
+from runtime_pack.approvals import ApprovalRequest, Decision, Verdict, parse_decision
+from runtime_pack.audit import AuditLog, LogHead, Verification, verify_log
+from runtime_pack.catalog import CatalogTool, Effects, Executed, ToolOutput, ToolSpec
+from runtime_pack.errors import CallCode, ContractError, RuntimePackError, StopCode
+from runtime_pack.events import Event, EventCode, EventType
+from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
+from runtime_pack.labels import Confidentiality, Integrity, Label
+from runtime_pack.ledger import UNLIMITED, LedgerView
+from runtime_pack.loop import (
+    ApprovalRequired,
+    Cancelled,
+    Completed,
+    LoopError,
+    LoopResult,
+    Suspended,
+    TurnInput,
+    resume_governed_agent_loop,
+    run_governed_agent_loop,
+)
+from runtime_pack.messages import (
+    AssistantMessage,
+    FinishReason,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+    Turn,
+    TurnStatus,
+    Usage,
+    UserMessage,
+)
+from runtime_pack.policy import ApprovalClass, TaskContract, ToolPolicy, ToolRule
+from runtime_pack.ports import (
+    Approver,
+    Clock,
+    Emitter,
+    ExecutionContext,
+    Model,
+    ToolRuntime,
+    TurnRequest,
+)
+from runtime_pack.records import StepRecord
+from runtime_pack.seal import Seal
+from runtime_pack.state import DirectoryRunStore, MemoryRunStore, RunStore, SavedRun
+
+if TYPE_CHECKING:
+    from egress import AddressPolicy
+    from runtime_pack.web_catalog import build_web_tool_catalog, create_web_tool_runtime
+    from web_tools import (
+        SearchHit,
+        SearchRequest,
+        WebErrorCode,
+        WebSearchProvider,
+        WebToolCaps,
+        create_fixture_web_search_provider,
+    )
+
+# Loaded on first use: these bring in the web side.
+_LATER: Final = {
+    "AddressPolicy": "egress",
+    "SearchHit": "web_tools",
+    "SearchRequest": "web_tools",
+    "WebErrorCode": "web_tools",
+    "WebSearchProvider": "web_tools",
+    "WebToolCaps": "web_tools",
+    "build_web_tool_catalog": "runtime_pack.web_catalog",
+    "create_fixture_web_search_provider": "web_tools",
+    "create_web_tool_runtime": "runtime_pack.web_catalog",
+}
+
+__all__ = (
+    "UNLIMITED",
+    "AddressPolicy",
+    "AgentTaskRun",
+    "ApprovalClass",
+    "ApprovalRequest",
+    "ApprovalRequired",
+    "Approver",
+    "AssistantMessage",
+    "AuditLog",
+    "CallCode",
+    "Cancelled",
+    "CatalogTool",
+    "Clock",
+    "Completed",
+    "Confidentiality",
+    "ContractError",
+    "Decision",
+    "DirectoryRunStore",
+    "Effects",
+    "Emitter",
+    "Event",
+    "EventCode",
+    "EventType",
+    "Executed",
+    "ExecutionContext",
+    "FinishReason",
+    "GuardedRuntime",
+    "Integrity",
+    "Label",
+    "LedgerView",
+    "LogHead",
+    "LoopError",
+    "LoopResult",
+    "MemoryRunStore",
+    "Model",
+    "RunStore",
+    "RuntimePackError",
+    "SavedRun",
+    "Seal",
+    "SearchHit",
+    "SearchRequest",
+    "StepRecord",
+    "StopCode",
+    "Suspended",
+    "SystemMessage",
+    "TaskContract",
+    "ToolCall",
+    "ToolMessage",
+    "ToolOutput",
+    "ToolPolicy",
+    "ToolRule",
+    "ToolRuntime",
+    "ToolSpec",
+    "Turn",
+    "TurnInput",
+    "TurnRequest",
+    "TurnStatus",
+    "Usage",
+    "UserMessage",
+    "Verdict",
+    "Verification",
+    "WebErrorCode",
+    "WebSearchProvider",
+    "WebToolCaps",
+    "build_web_tool_catalog",
+    "create_agent_runtime",
+    "create_agent_task_run",
+    "create_fixture_web_search_provider",
+    "create_web_tool_runtime",
+    "parse_decision",
+    "resume_governed_agent_loop",
+    "run_governed_agent_loop",
+    "verify_log",
+)
+
+
+def __getattr__(name: str) -> Any:
+    module = _LATER.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(module), name)

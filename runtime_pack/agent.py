@@ -1,0 +1,68 @@
+"""The innermost runtime: a model behind `agent:execute-turn`, and the host's own tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import orjson
+
+from runtime_pack.catalog import (
+    TURN_TOOL,
+    CatalogTool,
+    ToolOutput,
+    ToolSpec,
+    index_catalog,
+)
+from runtime_pack.errors import CallCode
+from runtime_pack.machine import refusal
+from runtime_pack.messages import Json
+from runtime_pack.ports import ExecutionContext, Model, ToolRuntime
+
+__all__ = ("create_agent_runtime",)
+
+
+def create_agent_runtime(*, model: Model, tools: Iterable[CatalogTool] = ()) -> ToolRuntime:
+    """A runtime that takes turns with *model* and runs *tools*.
+
+    Raises:
+        ContractError: two tools have one name.
+    """
+    return _AgentRuntime(model, tuple(tools))
+
+
+class _AgentRuntime:
+    def __init__(self, model: Model, tools: tuple[CatalogTool, ...]) -> None:
+        self._model = model
+        self._specs = index_catalog(tool.spec for tool in tools)
+        self._handlers = {tool.spec.name: tool.handler for tool in tools}
+
+    def tool_spec(self, name: str) -> ToolSpec | None:
+        return self._specs.get(name)
+
+    async def preflight(
+        self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
+    ) -> ToolOutput | None:
+        """The schema was checked already; host tools have nothing more to say."""
+        del name, arguments, context
+        return None
+
+    async def execute_tool(
+        self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
+    ) -> ToolOutput:
+        if name == TURN_TOOL:
+            return await self._take_turn(context)
+        handler = self._handlers.get(name)
+        if handler is None:
+            return refusal(CallCode.UNKNOWN_TOOL, f"There is no tool {name[:64]!r}.")
+        given = await handler(arguments, context)
+        if isinstance(given, ToolOutput):
+            return given
+        spec = self._specs[name]
+        text = given if isinstance(given, str) else orjson.dumps(given).decode()
+        return ToolOutput(ok=True, text=text, data=given, label=spec.floor_label)
+
+    async def _take_turn(self, context: ExecutionContext) -> ToolOutput:
+        if context.request is None:
+            return refusal(CallCode.INVALID_ARGUMENTS, "A model turn needs context.request.")
+        turn = await self._model.execute_turn(context.request, context)
+        return ToolOutput(ok=True, text="", turn=turn, framed=True)

@@ -1,0 +1,224 @@
+"""The writer of a log: one process, one file, one chain.
+
+Lines are collected and written by `flush`; the guard flushes before anything runs that a line
+speaks of. A write that fails raises, and the log takes no more lines: what cannot be recorded
+must not happen.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import orjson
+
+from runtime_pack.audit.verify import LogHead, LogStatus, verify_lines
+from runtime_pack.errors import AuditError, LogLocked
+from runtime_pack.events import EVENT_ROWS, Event, EventCode
+from runtime_pack.messages import Json
+
+__all__ = ("AuditLog",)
+
+_MICROSECONDS: Final = 1_000_000
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class AuditLog:
+    """An open log. Close it (or leave the `with` block) to write its last line.
+
+    The file is created with mode 0600 and locked: one writer per log. An existing log must
+    verify; a torn last line is moved to `<name>.torn-<n>` and recorded.
+
+    Raises:
+        LogLocked: another process writes this log.
+        AuditError: the file cannot be opened, or its chain is broken.
+    """
+
+    def __init__(self, path: Path | str, *, now: Callable[[], datetime] = _now) -> None:
+        self.path = Path(path)
+        self._now = now
+        self._buffer: list[bytes] = []
+        self._failed = False
+        self._writer = secrets.token_hex(6)
+        self._second = -1
+        self._prefix = ""
+        try:
+            self._fd = os.open(
+                self.path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
+        except OSError as error:
+            raise AuditError(f"the log cannot be opened: {error}") from error
+        try:
+            self._lock()
+            torn = self._take_up()
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._start(torn)
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise LogLocked(f"another process writes {self.path}") from error
+
+    def _take_up(self) -> str | None:
+        """Continue the chain of an existing file; the name of the file a torn tail was moved to."""
+        content = self.path.read_bytes()
+        end = content.rfind(b"\n") + 1
+        lines = content[:end].split(b"\n")[:-1]
+        found = verify_lines(lines)
+        if found.status is LogStatus.TAMPERED:
+            fault = found.faults[0]
+            raise AuditError(f"{self.path} is broken at line {fault.line}: {fault.problem}")
+        self._seq, self._prev = found.head.seq, found.head.sha256
+        if end == len(content):
+            return None
+        return self._move_aside(content[end:], end)
+
+    def _move_aside(self, tail: bytes, end: int) -> str:
+        number = 1
+        while (aside := self.path.with_name(f"{self.path.name}.torn-{number}")).exists():
+            number += 1
+        aside.write_bytes(tail)
+        os.truncate(self._fd, end)
+        return aside.name
+
+    def _start(self, torn: str | None) -> None:
+        opened: dict[str, Json] = {"writer": self._writer, "pid": os.getpid()}
+        if torn is not None:
+            moved: dict[str, Json] = {"moved_to": torn}
+            self.append(Event(code=EventCode.LOG003E, subject={}, object=moved))
+        self.append(Event(code=EventCode.LOG001O, subject={}, object=opened))
+        self.flush()
+
+    @property
+    def head(self) -> LogHead:
+        """The last line taken, written or not."""
+        return LogHead(self._seq, self._prev)
+
+    def append(self, event: Event) -> None:
+        """Take one event into the chain; it is in the file after the next `flush`.
+
+        Raises:
+            AuditError: the log is closed or has failed, or the event cannot be encoded.
+        """
+        if self._failed:
+            raise AuditError("the log is closed or has failed")
+        row = EVENT_ROWS[event.code]
+        seq = self._seq + 1
+        record: dict[str, object] = {
+            "v": 1,
+            "id": f"{self._writer}-{seq:08x}",
+            "seq": seq,
+            "prev": self._prev,
+            "ts": self._timestamp(),
+            "type": row.type,
+            "code": event.code,
+            "severity": row.severity,
+            "subject": event.subject,
+            "object": event.object,
+        }
+        if event.decision is not None:
+            record["decision"] = event.decision
+        if event.key:
+            record["key"] = event.key
+        line = _encode(record)
+        self._seq, self._prev = seq, hashlib.sha256(line).hexdigest()
+        self._buffer.append(line)
+
+    def _timestamp(self) -> str:
+        """RFC 3339, UTC, microseconds."""
+        now = self._now()
+        second = int(now.timestamp())
+        if second != self._second:
+            self._second, self._prefix = second, now.strftime("%Y-%m-%dT%H:%M:%S.")
+        return f"{self._prefix}{now.microsecond:06d}Z"
+
+    def flush(self) -> None:
+        """Write what was taken, in one write.
+
+        Raises:
+            AuditError: the write failed or was short; the log takes no more lines.
+        """
+        if not self._buffer:
+            return
+        block = b"\n".join(self._buffer) + b"\n"
+        self._buffer.clear()
+        try:
+            written = os.write(self._fd, block)
+        except OSError as error:
+            self._failed = True
+            raise AuditError(f"the log cannot be written: {error}") from error
+        if written != len(block):
+            self._failed = True
+            raise AuditError("the log was written only in part (is the disk full?)")
+
+    def sync(self) -> None:
+        """Flush, and wait until the data is on the disk.
+
+        Raises:
+            AuditError: as for `flush`, or the disk refused.
+        """
+        self.flush()
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self._failed = True
+            raise AuditError(f"the log cannot be synced: {error}") from error
+
+    def close(self) -> None:
+        """Write the closing line and let go of the file. A second close does nothing."""
+        if self._fd < 0:
+            return
+        try:
+            if not self._failed:
+                body: dict[str, Json] = {"writer": self._writer}
+                self.append(Event(code=EventCode.LOG002O, subject={}, object=body))
+                self.sync()
+        finally:
+            self._failed = True
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _encode(record: dict[str, object]) -> bytes:
+    try:
+        return orjson.dumps(record, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        # A lone surrogate in a name that a model or a page wrote: escaped, never dropped.
+        try:
+            return orjson.dumps(_escaped(record), option=orjson.OPT_SORT_KEYS)
+        except TypeError as error:
+            raise AuditError(f"an event cannot be encoded: {error}") from error
+
+
+def _escaped(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {str(_escaped(key)): _escaped(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escaped(item) for item in value]
+    return value

@@ -1,0 +1,146 @@
+"""Tools as the model sees them and as the runtime runs them, and what a tool gives back.
+
+A `ToolSpec` is data; a `CatalogTool` adds the host's coroutine. The arguments of every call are
+checked against the spec's JSON Schema (see `runtime_pack.schema` for what it may contain)
+before anything else looks at them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import attrs
+
+from runtime_pack.errors import ContractError
+from runtime_pack.labels import CLEAN, UNLABELLED, Integrity, Label
+from runtime_pack.messages import Json, Turn
+from runtime_pack.schema import Check, SchemaError, compile_schema
+
+if TYPE_CHECKING:
+    from runtime_pack.ports import ExecutionContext
+
+__all__ = (
+    "TURN_TOOL",
+    "CatalogTool",
+    "Effects",
+    "Executed",
+    "ToolHandler",
+    "ToolOutput",
+    "ToolSpec",
+    "index_catalog",
+)
+
+TURN_TOOL: Final = "agent:execute-turn"
+"""The tool that is one model turn; it goes through the same door as every other."""
+
+# Providers restrict names; the two separators of the seeds are mapped at the adapters.
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+([:.][A-Za-z0-9_-]+)*\Z")
+
+
+class Effects(StrEnum):
+    """What a second run of the same call would do. `once` is the default: never run again."""
+
+    REPEATABLE = "repeatable"
+    IDEMPOTENT = "idempotent"
+    ONCE = "once"
+
+
+class Executed(StrEnum):
+    """Whether the tool ran, as far as is known."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+@attrs.frozen(kw_only=True)
+class ToolOutput:
+    """What a tool gives back.
+
+    `data` is for the host (plain values), `text` is what the model sees. `framed` says that
+    `text` already stands inside a fence. `label` is set by the runtime that ran the tool,
+    never taken from a result's body; the default is the least trusted.
+    """
+
+    ok: bool
+    text: str
+    data: Json = None
+    code: str | None = None
+    label: Label = UNLABELLED
+    provenance: tuple[str, ...] = ()
+    citations: tuple[Any, ...] = ()
+    executed: Executed = Executed.YES
+    retryable: bool = False
+    framed: bool = False
+    turn: Turn | None = None
+
+
+@attrs.frozen(kw_only=True)
+class ToolSpec:
+    """One tool as it is offered to the model.
+
+    Attributes:
+        parameters: JSON Schema of the arguments, `type: object`.
+        output_trust: `external` (the default) for anything that others could have written.
+        timeout_seconds: the longest one call may take; the run's remaining time is the other bound.
+        effects: what a second run would do; decides what happens to a call in doubt.
+
+    Raises:
+        ContractError: the name or the schema cannot be enforced.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Json]
+    output_trust: Integrity = Integrity.EXTERNAL
+    timeout_seconds: float = 60.0
+    effects: Effects = Effects.ONCE
+    check: Check = attrs.field(init=False, repr=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        if not _NAME.match(self.name) or len(self.name) > 64 or self.name == TURN_TOOL:
+            raise ContractError("name", f"{self.name!r} cannot name a tool")
+        if isinstance(self.timeout_seconds, bool) or not 0 < self.timeout_seconds < float("inf"):
+            raise ContractError(f"{self.name}.timeout_seconds", "must be a positive number")
+        try:
+            object.__setattr__(self, "check", compile_schema(self.parameters))
+        except SchemaError as error:
+            raise ContractError(f"{self.name}.parameters", str(error)) from error
+
+    @property
+    def floor_label(self) -> Label:
+        """The best label that an output of this tool can have."""
+        return UNLABELLED if self.output_trust is Integrity.EXTERNAL else _INTERNAL
+
+
+_INTERNAL: Final = Label(integrity=Integrity.INTERNAL, confidentiality=CLEAN.confidentiality)
+
+ToolHandler: TypeAlias = (
+    "Callable[[Mapping[str, Json], ExecutionContext], Awaitable[ToolOutput | Json]]"
+)
+"""A host's coroutine: a `ToolOutput`, a string that the model sees, or any other JSON value."""
+
+
+@attrs.frozen(kw_only=True)
+class CatalogTool:
+    """A host tool: what the model sees and the coroutine that runs it."""
+
+    spec: ToolSpec
+    handler: ToolHandler
+
+
+def index_catalog(specs: Iterable[ToolSpec]) -> dict[str, ToolSpec]:
+    """Specs by name, in the given order.
+
+    Raises:
+        ContractError: two tools have one name.
+    """
+    catalog: dict[str, ToolSpec] = {}
+    for spec in specs:
+        if spec.name in catalog:
+            raise ContractError(spec.name, "two tools of the catalog have this name")
+        catalog[spec.name] = spec
+    return catalog

@@ -1,0 +1,198 @@
+"""Typed events: every record of a run is one of these, written to the log as one JSON line.
+
+Text for the model, text for the operator and the event are three different things: an event
+carries codes, digests and counts, never page text, arguments or queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+import attrs
+
+from runtime_pack.messages import Json
+
+__all__ = ("EVENT_ROWS", "Event", "EventCode", "EventRow", "EventType", "Severity")
+
+
+class EventType(StrEnum):
+    """What happened."""
+
+    SANDBOX_VIOLATION = "sandbox:violation"
+    RUN_STARTED = "run:started"
+    RUN_RESUMED = "run:resumed"
+    RUN_FINISHED = "run:finished"
+    TURN_STARTED = "turn:started"
+    TURN_FINISHED = "turn:finished"
+    STEP_STARTED = "step:started"
+    STEP_FINISHED = "step:finished"
+    STEP_REFUSED = "step:refused"
+    APPROVAL_REQUESTED = "approval:requested"
+    APPROVAL_DECIDED = "approval:decided"
+    LOG_OPENED = "log:opened"
+    LOG_RECOVERED = "log:recovered"
+    LOG_CLOSED = "log:closed"
+
+
+class EventCode(StrEnum):
+    """Stable codes; the last letter is A allow, D deny, O observe or E error."""
+
+    EGR001D = "EGR001D"
+    EGR002D = "EGR002D"
+    RUN001O = "RUN001O"
+    RUN002O = "RUN002O"
+    RUN003O = "RUN003O"
+    TRN001O = "TRN001O"
+    TRN002O = "TRN002O"
+    TRN003E = "TRN003E"
+    STP001A = "STP001A"
+    STP002O = "STP002O"
+    STP003E = "STP003E"
+    STP004D = "STP004D"
+    APR001O = "APR001O"
+    APR002A = "APR002A"
+    APR003D = "APR003D"
+    APR004D = "APR004D"
+    LOG001O = "LOG001O"
+    LOG002O = "LOG002O"
+    LOG003E = "LOG003E"
+
+
+class Severity(StrEnum):
+    """How much attention an event asks for."""
+
+    INFO = "info"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+
+@attrs.frozen(kw_only=True)
+class EventRow:
+    """One row of the table of events."""
+
+    type: EventType
+    severity: Severity
+    meaning: str
+    advice: str
+
+
+def _row(kind: EventType, severity: Severity, meaning: str, advice: str) -> EventRow:
+    return EventRow(type=kind, severity=severity, meaning=meaning, advice=advice)
+
+
+_T, _S = EventType, Severity
+
+# One row a code; the tables in README and docs are generated from this one.
+EVENT_ROWS: Final[Mapping[EventCode, EventRow]] = {
+    EventCode.EGR001D: _row(
+        _T.SANDBOX_VIOLATION,
+        _S.MEDIUM,
+        "The allowlist refused an address; no name was looked up.",
+        "Add `nearest_entry` if the host is wanted; else look at what asked for it.",
+    ),
+    EventCode.EGR002D: _row(
+        _T.SANDBOX_VIOLATION,
+        _S.HIGH,
+        "The address policy refused where a listed name leads, or a literal address.",
+        "List the network if it is yours (R8); metadata addresses stay closed.",
+    ),
+    EventCode.RUN001O: _row(_T.RUN_STARTED, _S.INFO, "A run began under a contract.", "None."),
+    EventCode.RUN002O: _row(
+        _T.RUN_FINISHED,
+        _S.INFO,
+        "A run ended or was suspended; the kind is in `object`.",
+        "Resume it if it is suspended.",
+    ),
+    EventCode.RUN003O: _row(_T.RUN_RESUMED, _S.INFO, "A saved run was taken up again.", "None."),
+    EventCode.TRN001O: _row(
+        _T.TURN_STARTED, _S.INFO, "A model turn was reserved and asked for.", "None."
+    ),
+    EventCode.TRN002O: _row(
+        _T.TURN_FINISHED, _S.INFO, "A model turn was received and settled.", "None."
+    ),
+    EventCode.TRN003E: _row(
+        _T.TURN_FINISHED,
+        _S.LOW,
+        "A model turn failed or ran out of time.",
+        "Look at the model's adapter.",
+    ),
+    EventCode.STP001A: _row(
+        _T.STEP_STARTED, _S.INFO, "A call was admitted and is about to run.", "None."
+    ),
+    EventCode.STP002O: _row(_T.STEP_FINISHED, _S.INFO, "A call ended well.", "None."),
+    EventCode.STP003E: _row(
+        _T.STEP_FINISHED,
+        _S.LOW,
+        "A call ended with an error; its code is in `object`.",
+        "See the code.",
+    ),
+    EventCode.STP004D: _row(
+        _T.STEP_REFUSED,
+        _S.LOW,
+        "A call was not admitted; its code is in `object`.",
+        "See the code.",
+    ),
+    EventCode.APR001O: _row(
+        _T.APPROVAL_REQUESTED, _S.LOW, "A call waits for a person.", "Decide it."
+    ),
+    EventCode.APR002A: _row(_T.APPROVAL_DECIDED, _S.INFO, "A person approved a call.", "None."),
+    EventCode.APR003D: _row(_T.APPROVAL_DECIDED, _S.LOW, "A person denied a call.", "None."),
+    EventCode.APR004D: _row(
+        _T.APPROVAL_DECIDED,
+        _S.LOW,
+        "A request was answered too late, or not at all.",
+        "Ask for the call again.",
+    ),
+    EventCode.LOG001O: _row(_T.LOG_OPENED, _S.INFO, "A writer opened the log.", "None."),
+    EventCode.LOG002O: _row(_T.LOG_CLOSED, _S.INFO, "The writer closed the log.", "None."),
+    EventCode.LOG003E: _row(
+        _T.LOG_RECOVERED,
+        _S.MEDIUM,
+        "A torn last line was moved aside when the log was opened.",
+        "Look at the file named in `object`.",
+    ),
+}
+
+
+@attrs.frozen(kw_only=True)
+class Event:
+    """One event, before the log gives it its number and its place in the chain.
+
+    Attributes:
+        key: stable name inside the run (step and hop), so that one cause has one event; empty
+            for events that cannot repeat.
+    """
+
+    code: EventCode
+    subject: Mapping[str, Json]
+    object: Mapping[str, Json]
+    decision: Mapping[str, Json] | None = None
+    key: str = ""
+
+    @property
+    def type(self) -> EventType:
+        """What happened."""
+        return EVENT_ROWS[self.code].type
+
+    @property
+    def severity(self) -> Severity:
+        """How much attention it asks for."""
+        return EVENT_ROWS[self.code].severity
+
+    def to_json(self) -> dict[str, Json]:
+        """The event without number and place in a chain, as exporters and sinks see it."""
+        body: dict[str, Json] = {
+            "type": str(self.type),
+            "code": str(self.code),
+            "severity": str(self.severity),
+            "subject": self.subject,
+            "object": self.object,
+        }
+        if self.decision is not None:
+            body["decision"] = self.decision
+        if self.key:
+            body["key"] = self.key
+        return body

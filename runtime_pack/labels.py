@@ -1,0 +1,80 @@
+"""Labels: how far a text may be trusted and how private it is.
+
+Labels come from tool registration and transport, never from arguments or result bodies.
+Joining only ever raises; nothing in this module lowers a label. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import attrs
+
+__all__ = ("CLEAN", "UNLABELLED", "Confidentiality", "Integrity", "Label", "join", "parse_label")
+
+
+class Integrity(StrEnum):
+    """Who could have written the text, best first."""
+
+    USER = "user"
+    INTERNAL = "internal"
+    EXTERNAL = "external"
+
+
+class Confidentiality(StrEnum):
+    """Who may see the text, most open first."""
+
+    PUBLIC = "public"
+    WORKSPACE = "workspace"
+    SECRET = "secret"  # noqa: S105 - a label word, not a password
+
+
+_INTEGRITY_RANK: Final = {Integrity.USER: 0, Integrity.INTERNAL: 1, Integrity.EXTERNAL: 2}
+_CONFIDENTIALITY_RANK: Final = {
+    Confidentiality.PUBLIC: 0,
+    Confidentiality.WORKSPACE: 1,
+    Confidentiality.SECRET: 2,
+}
+
+
+@attrs.frozen(kw_only=True)
+class Label:
+    """Trust and privacy of one text. The default is the least trusted: unlabelled is external."""
+
+    integrity: Integrity = Integrity.EXTERNAL
+    confidentiality: Confidentiality = Confidentiality.WORKSPACE
+
+    def to_json(self) -> dict[str, str]:
+        """The label as it stands in events and saved runs."""
+        return {"confidentiality": str(self.confidentiality), "integrity": str(self.integrity)}
+
+
+CLEAN: Final = Label(integrity=Integrity.USER, confidentiality=Confidentiality.PUBLIC)
+UNLABELLED: Final = Label()
+
+
+def join(first: Label, second: Label) -> Label:
+    """The label of a text made from both: worst integrity, highest confidentiality."""
+    if first is second or first == second:
+        return first
+    return Label(
+        integrity=max(first.integrity, second.integrity, key=_INTEGRITY_RANK.__getitem__),
+        confidentiality=max(
+            first.confidentiality, second.confidentiality, key=_CONFIDENTIALITY_RANK.__getitem__
+        ),
+    )
+
+
+def parse_label(value: object) -> Label:
+    """Read a label written by `Label.to_json`.
+
+    Raises:
+        ValueError: a key is missing or unknown, or a word is not one of the enums.
+    """
+    if not isinstance(value, dict) or set(value) != {"confidentiality", "integrity"}:
+        raise ValueError("a label has exactly the keys confidentiality and integrity")
+    return Label(
+        integrity=Integrity(value["integrity"]),
+        confidentiality=Confidentiality(value["confidentiality"]),
+    )

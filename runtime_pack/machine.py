@@ -1,0 +1,729 @@
+"""The loop as a pure machine: `advance(rules, state, event) -> Step(state, commands)`.
+
+Nothing here awaits, reads a clock or draws randomness. The driver (`runtime_pack.loop`) carries out
+the commands in order; the last one tells it what to wait for, and its answer is the next event.
+There is no second loop: streaming, resuming and approving all go through here.
+
+::
+
+    Thinking ──TurnTaken──▶ Classifying ──Classified──▶ Executing ──Executed──▶ Thinking
+        │                        │                          │
+        │                        └──────▶ Waiting ◀─────────┘   (calls that need a person)
+        └──▶ Ended                          └──Ruled──▶ Executing | Thinking
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+import attrs
+import orjson
+
+from runtime_pack.approvals import ApprovalRequest
+from runtime_pack.catalog import Executed, ToolOutput
+from runtime_pack.errors import CallCode, StopCode
+from runtime_pack.labels import CLEAN
+from runtime_pack.ledger import Shortfall
+from runtime_pack.messages import (
+    AssistantMessage,
+    FinishReason,
+    Json,
+    Message,
+    ToolCall,
+    ToolMessage,
+    Turn,
+    TurnStatus,
+)
+
+__all__ = (
+    "Admission",
+    "Admitted",
+    "AskModel",
+    "AskPeople",
+    "Classified",
+    "Classify",
+    "Classifying",
+    "Command",
+    "Commit",
+    "Ended",
+    "Event",
+    "Execute",
+    "ExecutedCalls",
+    "Executing",
+    "Finish",
+    "IngestedCall",
+    "Interrupted",
+    "Outcome",
+    "OutcomeKind",
+    "Pending",
+    "Refused",
+    "Ruled",
+    "Rules",
+    "Slot",
+    "SlotStatus",
+    "State",
+    "Step",
+    "Stop",
+    "Thinking",
+    "TurnLost",
+    "TurnTaken",
+    "Waiting",
+    "advance",
+    "begin",
+    "failure",
+    "ingest",
+    "pending_messages",
+    "refusal",
+    "resume",
+)
+
+_CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.MALFORMED_CALL, FinishReason.UNKNOWN})
+
+
+# ── what a call that did not succeed tells the model ──────────────────────────────────────────
+
+
+def refusal(
+    code: str,
+    message: str,
+    *,
+    executed: Executed = Executed.NO,
+    retryable: bool = False,
+    details: Mapping[str, Json] | None = None,
+) -> ToolOutput:
+    """The output of a call that was refused or failed: a small JSON object, one plain sentence."""
+    body: dict[str, Json] = {
+        "code": code,
+        "executed": str(executed),
+        "retryable": retryable,
+        "message": message,
+        **(details or {}),
+    }
+    return ToolOutput(
+        ok=False,
+        text=orjson.dumps(body).decode(),
+        data=body,
+        code=code,
+        label=CLEAN,
+        executed=executed,
+        retryable=retryable,
+        framed=True,
+    )
+
+
+# ── ingest: from what a provider sent to calls with identities ────────────────────────────────
+
+
+@attrs.frozen(kw_only=True)
+class IngestedCall:
+    """One call with its identity. `fault` is set when it must not even be classified further."""
+
+    step: str
+    call: ToolCall
+    arguments: Mapping[str, Json]
+    raw: str | None
+    fault: ToolOutput | None = None
+    cut: bool = False
+
+
+def ingest(turn: Turn, *, number: int, taken: set[str], cut: bool) -> tuple[IngestedCall, ...]:
+    """Give every call of a response a unique id, a step and parsed arguments.
+
+    A provider id that the run has already seen gets the suffix `-2`, `-3`, …; *taken* is
+    extended. Arguments that are not a JSON object become `{}` in the history, and the call is
+    faulted. When the response was cut, every call of it is faulted: what is missing cannot be seen.
+    """
+    return tuple(
+        _ingest_call(call, step=f"t{number}c{index}", taken=taken, cut=cut)
+        for index, call in enumerate(turn.calls, start=1)
+    )
+
+
+def _ingest_call(call: ToolCall, *, step: str, taken: set[str], cut: bool) -> IngestedCall:
+    arguments, fault = _parse_arguments(call.arguments)
+    if cut:
+        fault = refusal(
+            CallCode.TRUNCATED,
+            "The response was cut off, so none of its calls ran. Send fewer or shorter calls.",
+            retryable=True,
+        )
+    unique = _unique_id(_clean(call.id), taken)
+    name = _clean(call.name)
+    raw = call.arguments if isinstance(call.arguments, str) else None
+    return IngestedCall(
+        step=step,
+        call=ToolCall(id=unique, name=name, arguments=arguments),
+        arguments=arguments,
+        raw=raw,
+        fault=fault,
+        cut=cut,
+    )
+
+
+def _unique_id(wanted: str, taken: set[str]) -> str:
+    unique, number = wanted, 1
+    while unique in taken:
+        number += 1
+        unique = f"{wanted}-{number}"
+    taken.add(unique)
+    return unique
+
+
+def _clean(text: str) -> str:
+    """Text that can be stored: lone surrogates become U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _parse_arguments(raw: str | Mapping[str, Json]) -> tuple[Mapping[str, Json], ToolOutput | None]:
+    if isinstance(raw, str):
+        try:
+            parsed = orjson.loads(raw)
+        except orjson.JSONDecodeError as error:
+            where = f"line {error.lineno}, column {error.colno}"
+            return {}, refusal(
+                CallCode.INVALID_JSON,
+                f"The arguments are not JSON ({error.msg.split(':')[0]}, {where}).",
+                retryable=True,
+                details={"position": error.pos},
+            )
+    else:
+        try:
+            parsed = orjson.loads(orjson.dumps(raw))
+        except (TypeError, orjson.JSONDecodeError):
+            parsed = None
+    if isinstance(parsed, dict):
+        return parsed, None
+    return {}, refusal(
+        CallCode.INVALID_JSON, "The arguments are not a JSON object.", retryable=True
+    )
+
+
+# ── admissions: what the guard says of one call ───────────────────────────────────────────────
+
+
+@attrs.frozen(kw_only=True)
+class Admitted:
+    """The call may run; its step is reserved."""
+
+
+@attrs.frozen(kw_only=True)
+class Refused:
+    """The call does not run. `shortfall` is set when a budget refused it."""
+
+    output: ToolOutput
+    shortfall: Shortfall | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Pending:
+    """The call waits for a person; its step stays reserved."""
+
+    request: ApprovalRequest
+
+
+Admission: TypeAlias = Admitted | Refused | Pending
+"""The guard's word on one call."""
+
+
+class SlotStatus(StrEnum):
+    """Where one call of a batch stands."""
+
+    ADMITTED = "admitted"
+    PENDING = "pending"
+    DONE = "done"
+
+
+@attrs.frozen(kw_only=True)
+class Slot:
+    """One call of the batch in hand. `result` is set when it is done."""
+
+    step: str
+    call: ToolCall
+    status: SlotStatus
+    result: ToolMessage | None = None
+    request: ApprovalRequest | None = None
+    ran: bool = False
+    shortfall: Shortfall | None = None
+
+
+# ── states ────────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen(kw_only=True)
+class Stop:
+    """Why the run is where it is: a stable code and, for budgets, the numbers."""
+
+    code: str
+    message: str
+    shortfall: Shortfall | None = None
+    stage: str | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        """For machines: the shortfall's keys stand beside the code."""
+        body: dict[str, Json] = {"code": str(self.code), "message": self.message}
+        if self.stage is not None:
+            body["stage"] = self.stage
+        return body | (self.shortfall.to_json() if self.shortfall else {})
+
+
+class OutcomeKind(StrEnum):
+    """How a drive of the loop ended."""
+
+    COMPLETED = "completed"
+    APPROVAL_REQUIRED = "approval_required"
+    SUSPENDED = "suspended"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """The end of a drive."""
+
+    kind: OutcomeKind
+    stop: Stop | None = None
+    text: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Rules:
+    """The two numbers of the contract that the machine itself needs."""
+
+    max_consecutive_refused: int
+    wrap_up: bool
+
+
+@attrs.frozen(kw_only=True)
+class Thinking:
+    """A model response is awaited; `closing` is set when it is the wrap-up."""
+
+    barren: int = 0
+    closing: Stop | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Classifying:
+    """The calls of a response are being judged."""
+
+    barren: int
+    text: str
+    calls: tuple[IngestedCall, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Executing:
+    """Admitted calls are running."""
+
+    barren: int
+    text: str
+    slots: tuple[Slot, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Waiting:
+    """Every call that may run has run; the others wait for people."""
+
+    barren: int
+    text: str
+    slots: tuple[Slot, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Ended:
+    """Nothing follows."""
+
+    outcome: Outcome
+
+
+State: TypeAlias = Thinking | Classifying | Executing | Waiting | Ended
+"""Where the machine stands between two events."""
+
+
+# ── events in, commands out ───────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen(kw_only=True)
+class TurnTaken:
+    """The model answered; `cut` says that its output was cut short."""
+
+    turn: Turn
+    calls: tuple[IngestedCall, ...]
+    cut: bool
+
+
+@attrs.frozen(kw_only=True)
+class TurnLost:
+    """No response: the turn was refused by a budget (`soft` when a wrap-up may follow) or failed."""
+
+    outcome: Outcome
+    soft: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Classified:
+    """The guard's words, in emission order; `misbehaving` says that too many were refused."""
+
+    admissions: tuple[Admission, ...]
+    misbehaving: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class ExecutedCalls:
+    """What the calls gave, by step."""
+
+    outputs: Mapping[str, ToolOutput]
+
+
+@attrs.frozen(kw_only=True)
+class Ruled:
+    """What people decided, by step, as the guard judged it again. Empty: nobody answered."""
+
+    admissions: Mapping[str, Admission]
+
+
+@attrs.frozen(kw_only=True)
+class Interrupted:
+    """The drive stops here. `resumable` leaves the state as it is; else the run is over."""
+
+    outcome: Outcome
+    resumable: bool
+
+
+Event: TypeAlias = TurnTaken | TurnLost | Classified | ExecutedCalls | Ruled | Interrupted
+"""What the driver tells the machine."""
+
+
+@attrs.frozen(kw_only=True)
+class AskModel:
+    """Take a turn; `final` offers no tools and adds the notice."""
+
+    final: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Classify:
+    """Judge these calls in order."""
+
+    calls: tuple[IngestedCall, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Execute:
+    """Run these slots."""
+
+    slots: tuple[Slot, ...]
+
+
+@attrs.frozen(kw_only=True)
+class AskPeople:
+    """Get decisions on these requests, if anyone is there to decide."""
+
+    requests: tuple[ApprovalRequest, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Commit:
+    """Append these messages to the history, all or none."""
+
+    messages: tuple[Message, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Finish:
+    """The drive is over."""
+
+    outcome: Outcome
+
+
+Command: TypeAlias = AskModel | Classify | Execute | AskPeople | Commit | Finish
+"""What the machine tells the driver to do."""
+
+
+@attrs.frozen
+class Step:
+    """The next state and what to do, in order."""
+
+    state: State
+    commands: tuple[Command, ...]
+
+
+def begin() -> Step:
+    """The first step of a run."""
+    return Step(Thinking(), (AskModel(),))
+
+
+def resume(state: State) -> Step:
+    """The first step of a drive that takes up a saved state."""
+    match state:
+        case Thinking(closing=closing):
+            return Step(state, (AskModel(final=closing is not None),))
+        case Classifying(calls=calls):
+            return Step(state, (Classify(calls=calls),))
+        case Executing():
+            return Step(state, (Execute(slots=_admitted(state.slots)),))
+        case Waiting():
+            return Step(state, (AskPeople(requests=_requests(state.slots)),))
+        case Ended(outcome=outcome):
+            return Step(state, (Finish(outcome=outcome),))
+
+
+def advance(rules: Rules, state: State, event: Event) -> Step:
+    """One step of the loop.
+
+    Raises:
+        ValueError: the event does not fit the state, which is a fault of the driver.
+    """
+    match state, event:
+        case _, Interrupted():
+            return _interrupt(state, event)
+        case Thinking(), TurnTaken():
+            return _take_turn(rules, state, event)
+        case Thinking(), TurnLost():
+            return _lose_turn(rules, state, event)
+        case Classifying(), Classified():
+            return _place(rules, state, event)
+        case Executing(), ExecutedCalls():
+            slots = tuple(_with_output(slot, event.outputs) for slot in state.slots)
+            return _settle(rules, state.barren, state.text, slots)
+        case Waiting(), Ruled():
+            return _rule(rules, state, event)
+    raise ValueError(f"{type(event).__name__} does not fit {type(state).__name__}")
+
+
+def _take_turn(rules: Rules, state: Thinking, event: TurnTaken) -> Step:
+    turn = event.turn
+    said = AssistantMessage(text=_clean(turn.text))
+    if state.closing is not None:
+        outcome = Outcome(kind=OutcomeKind.SUSPENDED, stop=state.closing, text=said.text)
+        return _end(outcome, (said,) if said.text else ())
+    if turn.status is TurnStatus.TOOL_REQUEST:
+        judged = Classifying(barren=state.barren, text=said.text, calls=event.calls)
+        return Step(judged, (Classify(calls=event.calls),))
+    if event.cut and not said.text:
+        return _next_turn(rules, state.barren + 1, ())
+    if turn.status is TurnStatus.ESCALATE:
+        stop = Stop(code=StopCode.ESCALATED, message="The model handed the run to a person.")
+        return _end(Outcome(kind=OutcomeKind.SUSPENDED, stop=stop, text=said.text), (said,))
+    stop_cut = Stop(code=StopCode.TRUNCATED_REPLY, message="The reply was cut off by its limit.")
+    outcome = Outcome(
+        kind=OutcomeKind.COMPLETED, stop=stop_cut if event.cut else None, text=said.text
+    )
+    return _end(outcome, (said,))
+
+
+def _lose_turn(rules: Rules, state: Thinking, event: TurnLost) -> Step:
+    if state.closing is not None:
+        return _end(Outcome(kind=OutcomeKind.SUSPENDED, stop=state.closing), ())
+    stop = event.outcome.stop
+    if event.soft and rules.wrap_up and stop is not None:
+        return Step(Thinking(barren=state.barren, closing=stop), (AskModel(final=True),))
+    if event.outcome.kind is OutcomeKind.ERROR:
+        return _end(event.outcome, ())
+    # A budget may be raised by a grant: the run can still be taken up where it stands.
+    return Step(state, (Finish(outcome=event.outcome),))
+
+
+def _place(rules: Rules, state: Classifying, event: Classified) -> Step:
+    slots = tuple(
+        _slot(call.step, call.call, admission)
+        for call, admission in zip(state.calls, event.admissions, strict=True)
+    )
+    if event.misbehaving:
+        return _misbehave(state.barren, state.text, slots)
+    return _settle(rules, state.barren, state.text, slots)
+
+
+def _slot(step: str, call: ToolCall, admission: Admission) -> Slot:
+    match admission:
+        case Admitted():
+            return Slot(step=step, call=call, status=SlotStatus.ADMITTED, ran=True)
+        case Pending(request=request):
+            return Slot(step=step, call=call, status=SlotStatus.PENDING, request=request)
+        case Refused(output=output, shortfall=shortfall):
+            return Slot(
+                step=step,
+                call=call,
+                status=SlotStatus.DONE,
+                result=_message(call, output),
+                shortfall=shortfall,
+            )
+
+
+def _message(call: ToolCall, output: ToolOutput) -> ToolMessage:
+    return ToolMessage(
+        call_id=call.id, name=call.name, text=output.text, ok=output.ok, label=output.label
+    )
+
+
+def _with_output(slot: Slot, outputs: Mapping[str, ToolOutput]) -> Slot:
+    if slot.status is not SlotStatus.ADMITTED:
+        return slot
+    return Slot(
+        step=slot.step,
+        call=slot.call,
+        status=SlotStatus.DONE,
+        result=_message(slot.call, outputs[slot.step]),
+        ran=True,
+    )
+
+
+def _rule(rules: Rules, state: Waiting, event: Ruled) -> Step:
+    if not event.admissions:
+        stop = Stop(code=CallCode.APPROVAL_REQUIRED, message="Calls wait for a person.")
+        outcome = Outcome(kind=OutcomeKind.APPROVAL_REQUIRED, stop=stop)
+        return Step(state, (Finish(outcome=outcome),))
+    slots = tuple(
+        _slot(slot.step, slot.call, event.admissions[slot.step])
+        if slot.step in event.admissions and slot.status is SlotStatus.PENDING
+        else slot
+        for slot in state.slots
+    )
+    return _settle(rules, state.barren, state.text, slots)
+
+
+def _settle(rules: Rules, barren: int, text: str, slots: tuple[Slot, ...]) -> Step:
+    """Run what may run, else ask people, else commit the batch and go on."""
+    admitted = _admitted(slots)
+    if admitted:
+        return Step(Executing(barren=barren, text=text, slots=slots), (Execute(slots=admitted),))
+    requests = _requests(slots)
+    if requests:
+        return Step(Waiting(barren=barren, text=text, slots=slots), (AskPeople(requests=requests),))
+    commit = Commit(messages=_batch_messages(text, slots))
+    short = next((slot.shortfall for slot in slots if slot.shortfall is not None), None)
+    if short is not None:
+        return _stop_softly(rules, barren, short, commit)
+    ran = any(slot.ran or slot.request is not None for slot in slots)
+    return _next_turn(rules, 0 if ran else barren + 1, (commit,))
+
+
+def _stop_softly(rules: Rules, barren: int, short: Shortfall, commit: Commit) -> Step:
+    stop = budget_stop(short)
+    if rules.wrap_up:
+        return Step(Thinking(barren=barren, closing=stop), (commit, AskModel(final=True)))
+    outcome = Outcome(kind=OutcomeKind.SUSPENDED, stop=stop)
+    return Step(Thinking(barren=barren), (commit, Finish(outcome=outcome)))
+
+
+def budget_stop(short: Shortfall) -> Stop:
+    """The stop of a run whose budget ran out."""
+    return Stop(
+        code=StopCode.BUDGET_EXHAUSTED,
+        message=f"The budget {short.budget} is used up ({short.limit} allowed).",
+        shortfall=short,
+    )
+
+
+def _next_turn(rules: Rules, barren: int, commands: tuple[Command, ...]) -> Step:
+    if barren < rules.max_consecutive_refused:
+        return Step(Thinking(barren=barren), (*commands, AskModel()))
+    outcome = _misbehaving(f"Nothing was admitted of {barren} responses in a row.")
+    return Step(Ended(outcome=outcome), (*commands, Finish(outcome=outcome)))
+
+
+def _misbehave(barren: int, text: str, slots: tuple[Slot, ...]) -> Step:
+    outcome = _misbehaving("More calls were refused than the contract allows.")
+    closed = Executing(barren=barren, text=text, slots=slots)
+    return _end(outcome, _closed_batch(closed, executed=Executed.NO))
+
+
+def _misbehaving(message: str) -> Outcome:
+    stop = Stop(code=StopCode.MODEL_MISBEHAVING, message=message, stage="loop")
+    return Outcome(kind=OutcomeKind.ERROR, stop=stop)
+
+
+def _end(outcome: Outcome, messages: tuple[Message, ...]) -> Step:
+    commits = (Commit(messages=messages),) if messages else ()
+    return Step(Ended(outcome=outcome), (*commits, Finish(outcome=outcome)))
+
+
+def _interrupt(state: State, event: Interrupted) -> Step:
+    if isinstance(state, Ended):
+        return Step(state, (Finish(outcome=state.outcome),))
+    if event.resumable:
+        return Step(state, (Finish(outcome=event.outcome),))
+    return _end(event.outcome, _closed_batch(state, executed=Executed.UNKNOWN))
+
+
+def failure(stage: str, code: str, message: str) -> Outcome:
+    """The outcome of a drive that cannot go on."""
+    return Outcome(kind=OutcomeKind.ERROR, stop=Stop(code=code, message=message, stage=stage))
+
+
+# ── the batch as messages ─────────────────────────────────────────────────────────────────────
+
+
+def _admitted(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+    return tuple(slot for slot in slots if slot.status is SlotStatus.ADMITTED)
+
+
+def _requests(slots: tuple[Slot, ...]) -> tuple[ApprovalRequest, ...]:
+    return tuple(
+        slot.request
+        for slot in slots
+        if slot.status is SlotStatus.PENDING and slot.request is not None
+    )
+
+
+def _batch_messages(text: str, slots: tuple[Slot, ...]) -> tuple[Message, ...]:
+    said = AssistantMessage(text=text, calls=tuple(slot.call for slot in slots))
+    return (said, *(slot.result for slot in slots if slot.result is not None))
+
+
+def _closed_batch(state: State, *, executed: Executed) -> tuple[Message, ...]:
+    """The batch in hand with one result for every call, whatever its status."""
+    if isinstance(state, Classifying):
+        slots = tuple(
+            Slot(step=call.step, call=call.call, status=SlotStatus.PENDING) for call in state.calls
+        )
+        return _batch_messages(state.text, tuple(_close(slot, executed) for slot in slots))
+    if isinstance(state, Executing | Waiting):
+        slots = tuple(_close(slot, executed) for slot in state.slots)
+        return _batch_messages(state.text, slots)
+    return ()
+
+
+def _close(slot: Slot, executed: Executed) -> Slot:
+    if slot.result is not None:
+        return slot
+    started = slot.status is SlotStatus.ADMITTED
+    output = refusal(
+        CallCode.CANCELLED,
+        "The run was stopped before this call had a result.",
+        executed=executed if started else Executed.NO,
+    )
+    return attrs.evolve(slot, status=SlotStatus.DONE, result=_message(slot.call, output))
+
+
+def pending_messages(state: State, results: Mapping[str, ToolMessage]) -> tuple[Message, ...]:
+    """What a host is shown of a batch that is not finished: every call has one result.
+
+    A call that waits for a person shows APPROVAL_REQUIRED, one that was started and has no result
+    yet shows OUTCOME_UNKNOWN; both are replaced when the run is taken up again. *results* are
+    those that calls of the batch already have, by call id.
+    """
+    if isinstance(state, Classifying):
+        return _closed_batch(state, executed=Executed.NO)
+    if not isinstance(state, Executing | Waiting):
+        return ()
+    return _batch_messages(state.text, tuple(_shown(slot, results) for slot in state.slots))
+
+
+def _shown(slot: Slot, results: Mapping[str, ToolMessage]) -> Slot:
+    if slot.result is not None:
+        return slot
+    if slot.call.id in results:
+        return attrs.evolve(slot, result=results[slot.call.id])
+    if slot.status is SlotStatus.PENDING:
+        output = refusal(CallCode.APPROVAL_REQUIRED, "This call waits for a person.")
+    else:
+        output = refusal(
+            CallCode.OUTCOME_UNKNOWN,
+            "This call was started and has no result yet.",
+            executed=Executed.UNKNOWN,
+        )
+    return attrs.evolve(slot, result=_message(slot.call, output))

@@ -1,0 +1,246 @@
+"""What a model is shown and what it answers: messages, tool calls, turns.
+
+Values only. Every message has one JSON form, written by `message_to_json` and read by
+`message_from_json`; unknown keys are refused when reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import TypeAlias, overload
+
+import attrs
+
+from runtime_pack.labels import CLEAN, UNLABELLED, Label, parse_label
+
+__all__ = (
+    "AssistantMessage",
+    "FinishReason",
+    "Json",
+    "Message",
+    "SystemMessage",
+    "ToolCall",
+    "ToolMessage",
+    "Transcript",
+    "Turn",
+    "TurnStatus",
+    "Usage",
+    "UserMessage",
+    "message_from_json",
+    "message_to_json",
+)
+
+Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
+"""A value that JSON can carry."""
+
+
+class TurnStatus(StrEnum):
+    """What a model's turn asks of the loop."""
+
+    REPLY = "reply"
+    TOOL_REQUEST = "tool_request"
+    COMPLETE = "complete"
+    ESCALATE = "escalate"
+
+
+class FinishReason(StrEnum):
+    """Why the provider stopped producing. The last three mean that calls may be cut or broken."""
+
+    STOP = "stop"
+    TOOL_CALLS = "tool_calls"
+    LENGTH = "length"
+    MALFORMED_CALL = "malformed_call"
+    UNKNOWN = "unknown"
+
+
+@attrs.frozen(kw_only=True)
+class Usage:
+    """Tokens of one turn as the provider reported them."""
+
+    input_tokens: int
+    output_tokens: int
+
+
+@attrs.frozen(kw_only=True)
+class ToolCall:
+    """One call as the provider sent it: `arguments` is JSON text, or an object already parsed."""
+
+    id: str
+    name: str
+    arguments: str | Mapping[str, Json]
+
+
+@attrs.frozen(kw_only=True)
+class Turn:
+    """One model response.
+
+    Raises:
+        ValueError: the status says calls and there are none, or the other way round.
+    """
+
+    status: TurnStatus
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    finish: FinishReason = FinishReason.STOP
+    usage: Usage | None = None
+    model: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if (self.status is TurnStatus.TOOL_REQUEST) != bool(self.calls):
+            raise ValueError(f"a turn of status {self.status} with {len(self.calls)} call(s)")
+
+
+@attrs.frozen(kw_only=True)
+class SystemMessage:
+    """The host's instructions."""
+
+    text: str
+
+
+@attrs.frozen(kw_only=True)
+class UserMessage:
+    """A person's words; the host may raise the label, for example for pasted mail."""
+
+    text: str
+    label: Label = CLEAN
+
+
+@attrs.frozen(kw_only=True)
+class AssistantMessage:
+    """A model's response in the history: every call has a unique id and a parsed object."""
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class ToolMessage:
+    """The one result of one call, as the model sees it."""
+
+    call_id: str
+    name: str
+    text: str
+    ok: bool
+    label: Label = UNLABELLED
+
+
+Message: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolMessage
+"""Anything that stands in a run's history."""
+
+
+class Transcript(Sequence[Message]):
+    """A read-only view of a history up to a fixed length; making one copies nothing.
+
+    The driver only ever appends to the list behind it, so a view never changes.
+    """
+
+    __slots__ = ("_length", "_messages")
+
+    def __init__(self, messages: list[Message]) -> None:
+        self._messages = messages
+        self._length = len(messages)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
+    def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._length)
+            return tuple(self._messages[i] for i in range(start, stop, step))
+        position = index + self._length if index < 0 else index
+        if not 0 <= position < self._length:
+            raise IndexError(index)
+        return self._messages[position]
+
+    def __iter__(self) -> Iterator[Message]:
+        return (self._messages[i] for i in range(self._length))
+
+
+def message_to_json(message: Message) -> dict[str, Json]:
+    """The stored form of a message, keyed by `role`."""
+    match message:
+        case SystemMessage():
+            return {"role": "system", "text": message.text}
+        case UserMessage():
+            return {"role": "user", "text": message.text, "label": message.label.to_json()}
+        case AssistantMessage():
+            calls: list[Json] = [
+                {"id": call.id, "name": call.name, "arguments": call.arguments}
+                for call in message.calls
+            ]
+            return {"role": "assistant", "text": message.text, "calls": calls}
+        case ToolMessage():
+            return {
+                "role": "tool",
+                "call_id": message.call_id,
+                "name": message.name,
+                "text": message.text,
+                "ok": message.ok,
+                "label": message.label.to_json(),
+            }
+
+
+_KEYS = {
+    "system": {"role", "text"},
+    "user": {"role", "text", "label"},
+    "assistant": {"role", "text", "calls"},
+    "tool": {"role", "call_id", "name", "text", "ok", "label"},
+}
+
+
+def message_from_json(value: object) -> Message:
+    """Read what `message_to_json` wrote.
+
+    Raises:
+        ValueError: not an object of that form; unknown or missing keys are named.
+    """
+    if not isinstance(value, dict) or value.get("role") not in _KEYS:
+        raise ValueError("a message is an object with role system, user, assistant or tool")
+    role = value["role"]
+    if set(value) != _KEYS[role]:
+        raise ValueError(f"a {role} message has the keys {sorted(_KEYS[role])}")
+    text = _text(value["text"], "text")
+    if role == "system":
+        return SystemMessage(text=text)
+    if role == "user":
+        return UserMessage(text=text, label=parse_label(value["label"]))
+    if role == "assistant":
+        return AssistantMessage(text=text, calls=_calls(value["calls"]))
+    if not isinstance(value["ok"], bool):
+        raise ValueError("ok is true or false")
+    return ToolMessage(
+        call_id=_text(value["call_id"], "call_id"),
+        name=_text(value["name"], "name"),
+        text=text,
+        ok=value["ok"],
+        label=parse_label(value["label"]),
+    )
+
+
+def _text(value: object, key: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{key} is a string")
+    return value
+
+
+def _calls(value: object) -> tuple[ToolCall, ...]:
+    if not isinstance(value, list):
+        raise ValueError("calls is a list")
+    return tuple(_call(item) for item in value)
+
+
+def _call(value: object) -> ToolCall:
+    if not isinstance(value, dict) or set(value) != {"id", "name", "arguments"}:
+        raise ValueError("a call has exactly the keys id, name, arguments")
+    if not isinstance(value["arguments"], dict):
+        raise ValueError("arguments is an object")
+    return ToolCall(
+        id=_text(value["id"], "id"),
+        name=_text(value["name"], "name"),
+        arguments=value["arguments"],
+    )

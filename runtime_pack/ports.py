@@ -1,0 +1,155 @@
+"""What the host supplies, and what a tool is given: protocols and the execution context."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, MutableSet
+from datetime import UTC, datetime
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import attrs
+
+from runtime_pack.approvals import ApprovalRequest, Decision
+from runtime_pack.catalog import ToolOutput, ToolSpec
+from runtime_pack.events import Event
+from runtime_pack.labels import CLEAN, Label
+from runtime_pack.messages import Json, Transcript, Turn
+
+__all__ = (
+    "Approver",
+    "Clock",
+    "ContextFactory",
+    "Emitter",
+    "ExecutionContext",
+    "Frame",
+    "Model",
+    "PreflightRuntime",
+    "SystemClock",
+    "ToolRuntime",
+    "TurnRequest",
+)
+
+
+@attrs.frozen(kw_only=True)
+class TurnRequest:
+    """What one model turn is asked with; `tools` is what is offered this turn."""
+
+    messages: Transcript
+    tools: tuple[ToolSpec, ...]
+    model: str | None = None
+    max_output_tokens: int | None = None
+
+
+def _drop(_event: Event) -> None:
+    """Without a task guard there is no log to record to."""
+
+
+@attrs.frozen(kw_only=True)
+class ExecutionContext:
+    """Who is calling, and what a tool may ask of the run.
+
+    Attributes:
+        record: writes an event to the run's log; raises `AuditError` when it cannot.
+        burned: the nonces that this run has used; a fence adds to it.
+        label: the join of everything the model has seen so far.
+        request: the turn to take, for `agent:execute-turn` only.
+        on_delta: receives streamed text of a turn.
+    """
+
+    run: str = "unguarded"
+    task: str = ""
+    session: str = ""
+    agent: str = ""
+    step: str = ""
+    turn: int = 0
+    call_id: str = ""
+    label: Label = CLEAN
+    burned: MutableSet[str] = attrs.field(factory=set)
+    record: Callable[[Event], None] = _drop
+    request: TurnRequest | None = None
+    on_delta: Callable[[str], None] | None = None
+
+
+class ToolRuntime(Protocol):
+    """The one door: a tool by name, with an object of arguments."""
+
+    async def execute_tool(
+        self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
+    ) -> ToolOutput:
+        """Run the tool and return what it gave. A failure of the tool is an output, not a raise."""
+        ...
+
+
+@runtime_checkable
+class PreflightRuntime(Protocol):
+    """A runtime that can refuse a call before it costs anything, and that knows its tools."""
+
+    def tool_spec(self, name: str) -> ToolSpec | None:
+        """The spec of a tool that this runtime runs, or None."""
+        ...
+
+    async def preflight(
+        self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
+    ) -> ToolOutput | None:
+        """None to go on, or the refusal. Decides without I/O; reports its own denials."""
+        ...
+
+
+class Model(Protocol):
+    """One turn of a language model, or of something that behaves like one."""
+
+    async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
+        """Answer the history. Raising anything is a MODEL_ERROR."""
+        ...
+
+
+class Emitter(Protocol):
+    """Receives security events; raising stops the action that caused the event."""
+
+    async def emit(self, event: Event) -> None:
+        """Take one event."""
+        ...
+
+
+class Approver(Protocol):
+    """Decides pending requests while the run is alive."""
+
+    async def decide(self, request: ApprovalRequest) -> Decision | None:
+        """A decision, or None to leave the request pending; then the run suspends."""
+        ...
+
+
+class Clock(Protocol):
+    """Wall time for records, monotonic time for budgets."""
+
+    def now(self) -> datetime:
+        """The time of day, aware, UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now(self) -> datetime:
+        """The time of day, aware, UTC."""
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()
+
+
+class Frame(Protocol):
+    """Fences a text from outside so that the model can tell where it ends."""
+
+    def __call__(self, text: str, *, source: str, burned: MutableSet[str]) -> str:
+        """The fenced text; nonces are drawn outside `burned` and added to it."""
+        ...
+
+
+ContextFactory: TypeAlias = Callable[[], ExecutionContext]
+"""Makes the context of a run: the host fills in session and agent."""

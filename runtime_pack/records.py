@@ -1,0 +1,214 @@
+"""Step records and the events that the guard writes: pure, from values to values.
+
+Events carry digests and counts; arguments, queries and page text never enter them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import attrs
+
+from runtime_pack.approvals import ApprovalRequest, Decision
+from runtime_pack.catalog import TURN_TOOL, Executed, ToolOutput
+from runtime_pack.events import Event, EventCode
+from runtime_pack.labels import CLEAN, Label, parse_label
+from runtime_pack.messages import Json, Turn
+
+__all__ = (
+    "StepRecord",
+    "Subject",
+    "approval_decided",
+    "approval_requested",
+    "digest_text",
+    "step_finished",
+    "step_refused",
+    "step_started",
+    "turn_finished",
+    "turn_record",
+    "turn_started",
+)
+
+Subject: TypeAlias = Mapping[str, Json]
+"""Who an event is about: run, task, step and call."""
+
+
+def digest_text(text: str) -> str:
+    """`sha256:<hex>` of a text; lone surrogates are digested as they are."""
+    return f"sha256:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+@attrs.define(kw_only=True)
+class StepRecord:
+    """One turn or call as it was judged and ran.
+
+    `ok` is None while it runs. `elapsed_us` is wall time in microseconds. `args_sha256` is the
+    digest of the parsed arguments, or of the raw text when they could not be parsed.
+    """
+
+    step: str
+    tool: str
+    call_id: str
+    admitted: bool
+    executed: Executed
+    ok: bool | None = None
+    code: str | None = None
+    args_sha256: str | None = None
+    label: Label = CLEAN
+    elapsed_us: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    def to_json(self) -> dict[str, Json]:
+        """The stored form."""
+        return {
+            "step": self.step,
+            "tool": self.tool,
+            "call_id": self.call_id,
+            "admitted": self.admitted,
+            "executed": str(self.executed),
+            "ok": self.ok,
+            "code": self.code,
+            "args_sha256": self.args_sha256,
+            "label": self.label.to_json(),
+            "elapsed_us": self.elapsed_us,
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> StepRecord:
+        """Read the stored form.
+
+        Raises:
+            KeyError, TypeError, ValueError: not of that form.
+        """
+        fields = dict(value)
+        label, executed = parse_label(fields.pop("label")), Executed(str(fields.pop("executed")))
+        return cls(label=label, executed=executed, **fields)  # type: ignore[arg-type]  # from a sealed row
+
+
+def step_refused(subject: Subject, record: StepRecord) -> Event:
+    """A call that was not admitted."""
+    return Event(
+        code=EventCode.STP004D,
+        subject=subject,
+        object={"tool": record.tool, "code": record.code, "args_sha256": record.args_sha256},
+        decision={"action": "deny", "reason_code": record.code},
+        key=record.step,
+    )
+
+
+def step_started(subject: Subject, record: StepRecord, policy_sha256: str) -> Event:
+    """An admitted call, before it runs."""
+    return Event(
+        code=EventCode.STP001A,
+        subject=subject,
+        object={"tool": record.tool, "args_sha256": record.args_sha256},
+        decision={"action": "allow", "policy_sha256": policy_sha256},
+        key=record.step,
+    )
+
+
+def step_finished(subject: Subject, record: StepRecord, output: ToolOutput) -> Event:
+    """A call that ended, well or not."""
+    return Event(
+        code=EventCode.STP002O if output.ok else EventCode.STP003E,
+        subject=subject,
+        object={
+            "tool": record.tool,
+            "ok": output.ok,
+            "code": output.code,
+            "executed": output.executed,
+            "output_sha256": digest_text(output.text),
+            "characters": len(output.text),
+            "elapsed_us": record.elapsed_us,
+        },
+        key=f"{record.step}:finished",
+    )
+
+
+def approval_requested(subject: Subject, request: ApprovalRequest) -> Event:
+    """A call that waits for a person."""
+    return Event(
+        code=EventCode.APR001O,
+        subject=subject,
+        object=_request(request),
+        decision={"action": "ask", "reasons": list(request.reasons)},
+        key=request.request_id,
+    )
+
+
+def approval_decided(
+    subject: Subject, request: ApprovalRequest, decision: Decision, code: EventCode
+) -> Event:
+    """What a person said, or that it came too late."""
+    return Event(
+        code=code,
+        subject=subject,
+        object=_request(request),
+        decision={
+            "action": decision.verdict,
+            "decided_by": decision.decided_by[:200],
+            "reason": decision.reason[:1000],
+        },
+        key=f"{request.request_id}:decided",
+    )
+
+
+def _request(request: ApprovalRequest) -> dict[str, Json]:
+    return {
+        "tool": request.tool,
+        "request": request.request_id,
+        "args_sha256": request.arguments_sha256,
+    }
+
+
+def turn_started(subject: Subject, step: str, messages: int, tools: int) -> Event:
+    """A turn that is about to be asked for."""
+    return Event(
+        code=EventCode.TRN001O,
+        subject=subject,
+        object={"messages": messages, "tools": tools},
+        key=step,
+    )
+
+
+def turn_record(
+    step: str, turn: Turn | None, code: str | None, label: Label, elapsed_us: int
+) -> StepRecord:
+    """The record of a turn that was asked for."""
+    usage = None if turn is None else turn.usage
+    return StepRecord(
+        step=step,
+        tool=TURN_TOOL,
+        call_id="",
+        admitted=True,
+        executed=Executed.UNKNOWN if turn is None else Executed.YES,
+        ok=turn is not None,
+        code=code,
+        label=label,
+        elapsed_us=elapsed_us,
+        input_tokens=0 if usage is None else usage.input_tokens,
+        output_tokens=0 if usage is None else usage.output_tokens,
+    )
+
+
+def turn_finished(subject: Subject, record: StepRecord, turn: Turn | None) -> Event:
+    """A turn that came, or did not."""
+    return Event(
+        code=EventCode.TRN003E if turn is None else EventCode.TRN002O,
+        subject=subject,
+        object={
+            "status": None if turn is None else turn.status,
+            "finish": None if turn is None else turn.finish,
+            "calls": 0 if turn is None else len(turn.calls),
+            "code": record.code,
+            "elapsed_us": record.elapsed_us,
+            "input_tokens": record.input_tokens,
+            "output_tokens": record.output_tokens,
+        },
+        key=f"{record.step}:finished",
+    )

@@ -1,0 +1,248 @@
+"""A strict subset of JSON Schema for tool arguments, compiled once to closures.
+
+Supported: `type` (one name or a list), `properties`, `required`, `additionalProperties`
+(false only; absent means false), `items`, `enum`, `const`, `minimum`, `maximum`, `minLength`,
+`maxLength`, `minItems`, `maxItems`, and the annotations `title`, `description`, `default`,
+`examples`. Any other keyword is refused when the schema is compiled: a rule that nobody
+checks would be a rule that looks enforced.
+
+Source: JSON Schema 2020-12, validation vocabulary. A boolean is never a number here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import attrs
+
+__all__ = ("ArgumentFault", "Check", "SchemaError", "compile_schema")
+
+
+@attrs.frozen(kw_only=True)
+class ArgumentFault:
+    """One thing wrong with the arguments: `path` is a JSON pointer, empty for the whole."""
+
+    path: str
+    problem: str
+
+
+class SchemaError(ValueError):
+    """The schema itself cannot be enforced: `path` is where, `problem` is why."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"schema at {path or '/'}: {problem}")
+        self.path = path
+        self.problem = problem
+
+
+Check: TypeAlias = Callable[[object], tuple[ArgumentFault, ...]]
+"""From arguments to what is wrong with them; empty when nothing is."""
+_Rule: TypeAlias = Callable[[object, str], Iterator[ArgumentFault]]
+
+# Annotations say nothing to check; the others are read together with the object they describe.
+_READ_ELSEWHERE: Final = frozenset(
+    {
+        "title",
+        "description",
+        "default",
+        "examples",
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+    }
+)
+_TYPES: Final[dict[str, Callable[[object], bool]]] = {
+    "object": lambda v: isinstance(v, Mapping),
+    "array": lambda v: isinstance(v, list | tuple),
+    "string": lambda v: isinstance(v, str),
+    "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
+    "number": lambda v: isinstance(v, int | float) and not isinstance(v, bool),
+    "boolean": lambda v: isinstance(v, bool),
+    "null": lambda v: v is None,
+}
+
+
+def compile_schema(schema: Mapping[str, object]) -> Check:
+    """Turn an object schema into a check.
+
+    Raises:
+        SchemaError: the schema is not of `type: object`, uses a keyword that is not
+            supported, or a keyword's value is of the wrong kind.
+    """
+    if schema.get("type") != "object":
+        raise SchemaError("", "the arguments of a tool are of type object")
+    rule = _compile(schema, "")
+
+    def check(arguments: object) -> tuple[ArgumentFault, ...]:
+        return tuple(rule(arguments, ""))
+
+    return check
+
+
+def _compile(schema: object, path: str) -> _Rule:
+    if not isinstance(schema, Mapping):
+        raise SchemaError(path, "a schema is an object")
+    type_rule = _type(schema["type"], f"{path}/type") if "type" in schema else _nothing
+    rules = [
+        _maker(keyword, path)(value, f"{path}/{keyword}")
+        for keyword, value in schema.items()
+        if keyword not in _READ_ELSEWHERE
+    ]
+    if schema.get("type") == "object" or "properties" in schema:
+        rules.append(_object_rule(schema, path))
+    elif "required" in schema or "additionalProperties" in schema:
+        raise SchemaError(path, "required and additionalProperties belong to type object")
+
+    def run(value: object, at: str) -> Iterator[ArgumentFault]:
+        wrong_type = tuple(type_rule(value, at))
+        if wrong_type:
+            yield from wrong_type
+            return
+        for rule in rules:
+            yield from rule(value, at)
+
+    return run
+
+
+def _maker(keyword: str, path: str) -> Callable[[object, str], _Rule]:
+    maker = _MAKERS.get(keyword)
+    if maker is None:
+        raise SchemaError(f"{path}/{keyword}", "this keyword is not supported")
+    return maker
+
+
+def _type(value: object, path: str) -> _Rule:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not names:
+        raise SchemaError(path, "type is a name or a list of names")
+    for name in names:
+        if name not in _TYPES:
+            raise SchemaError(path, f"{name!r} is not a type")
+    tests = [_TYPES[name] for name in names]
+    problem = f"must be {' or '.join(names)}"
+
+    def run(item: object, at: str) -> Iterator[ArgumentFault]:
+        if not any(test(item) for test in tests):
+            yield ArgumentFault(path=at, problem=problem)
+
+    return run
+
+
+def _object_rule(schema: Mapping[str, object], path: str) -> _Rule:
+    properties, required = _members(schema, path)
+    rules = {name: _compile(sub, f"{path}/properties/{name}") for name, sub in properties.items()}
+
+    def run(item: object, at: str) -> Iterator[ArgumentFault]:
+        if not isinstance(item, Mapping):
+            return
+        for name in required:
+            if name not in item:
+                yield ArgumentFault(path=f"{at}/{_escaped(name)}", problem="is required")
+        for name, value in item.items():
+            rule = rules.get(name)
+            if rule is None:
+                yield ArgumentFault(path=f"{at}/{_escaped(name)}", problem="is not a parameter")
+            else:
+                yield from rule(value, f"{at}/{_escaped(name)}")
+
+    return run
+
+
+def _members(schema: Mapping[str, object], path: str) -> tuple[Mapping[str, object], Sequence[str]]:
+    properties = schema.get("properties", {})
+    required = schema.get("required", [])
+    if not isinstance(properties, Mapping):
+        raise SchemaError(f"{path}/properties", "properties is an object")
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise SchemaError(f"{path}/required", "required is a list of names")
+    if schema.get("additionalProperties", False) is not False:
+        raise SchemaError(f"{path}/additionalProperties", "only false is supported")
+    unknown = sorted(set(required) - set(properties))
+    if unknown:
+        raise SchemaError(f"{path}/required", f"{unknown} are not properties")
+    return properties, required
+
+
+def _nothing(_item: object, _at: str) -> Iterator[ArgumentFault]:
+    return iter(())
+
+
+def _items(value: object, path: str) -> _Rule:
+    rule = _compile(value, path)
+
+    def run(item: object, at: str) -> Iterator[ArgumentFault]:
+        if isinstance(item, list | tuple):
+            for index, element in enumerate(item):
+                yield from rule(element, f"{at}/{index}")
+
+    return run
+
+
+def _enum(value: object, path: str) -> _Rule:
+    if not isinstance(value, list) or not value:
+        raise SchemaError(path, "enum is a list with at least one value")
+    words = ", ".join(str(option) for option in value)
+
+    def run(item: object, at: str) -> Iterator[ArgumentFault]:
+        if not any(_same(item, option) for option in value):
+            yield ArgumentFault(path=at, problem=f"must be one of: {words}")
+
+    return run
+
+
+def _const(value: object, path: str) -> _Rule:
+    return _enum([value], path)
+
+
+def _same(first: object, second: object) -> bool:
+    return isinstance(first, bool) == isinstance(second, bool) and first == second
+
+
+def _bound(
+    measure: Callable[[object], float | None], *, least: bool, words: str
+) -> Callable[[object, str], _Rule]:
+    def maker(value: object, path: str) -> _Rule:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise SchemaError(path, "a bound is a number")
+        limit: float = value
+
+        def run(item: object, at: str) -> Iterator[ArgumentFault]:
+            size = measure(item)
+            if size is not None and not (size >= limit if least else size <= limit):
+                yield ArgumentFault(path=at, problem=f"{words} {limit}")
+
+        return run
+
+    return maker
+
+
+def _number(item: object) -> float | None:
+    return item if isinstance(item, int | float) and not isinstance(item, bool) else None
+
+
+def _characters(item: object) -> float | None:
+    return len(item) if isinstance(item, str) else None
+
+
+def _elements(item: object) -> float | None:
+    return len(item) if isinstance(item, list | tuple) else None
+
+
+def _escaped(name: object) -> str:
+    """A member name as one step of a JSON pointer, cut so that it cannot flood a message."""
+    return str(name)[:80].replace("~", "~0").replace("/", "~1")
+
+
+_MAKERS: Final[dict[str, Callable[[object, str], _Rule]]] = {
+    "items": _items,
+    "enum": _enum,
+    "const": _const,
+    "minimum": _bound(_number, least=True, words="must be at least"),
+    "maximum": _bound(_number, least=False, words="must be at most"),
+    "minLength": _bound(_characters, least=True, words="must have a length of at least"),
+    "maxLength": _bound(_characters, least=False, words="must have a length of at most"),
+    "minItems": _bound(_elements, least=True, words="must have at least this many elements:"),
+    "maxItems": _bound(_elements, least=False, words="must have at most this many elements:"),
+}
