@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 
-from runtime_pack.errors import ContractError
+from runtime_pack.errors import CallCode, ContractError
 from runtime_pack.labels import CLEAN, UNLABELLED, Integrity, Label
 from runtime_pack.messages import Json, Turn
 from runtime_pack.schema import Check, SchemaError, compile_schema
@@ -87,6 +87,7 @@ class ToolSpec:
         output_trust: `external` (the default) for anything that others could have written.
         timeout_seconds: the longest one call may take; the run's remaining time is the other bound.
         effects: what a second run would do; decides what happens to a call in doubt.
+        invalid_code: the tool's own code for arguments that do not fit.
 
     Raises:
         ContractError: the name or the schema cannot be enforced.
@@ -98,6 +99,7 @@ class ToolSpec:
     output_trust: Integrity = Integrity.EXTERNAL
     timeout_seconds: float = 60.0
     effects: Effects = Effects.ONCE
+    invalid_code: str = CallCode.INVALID_ARGUMENTS
     check: Check = attrs.field(init=False, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:

@@ -431,7 +431,7 @@ class GuardedRuntime:
             ]
             text = "The arguments do not fit the tool's parameters."
             details: dict[str, Json] = {"faults": shown}
-            return refusal(CallCode.INVALID_ARGUMENTS, text, retryable=True, details=details)
+            return refusal(spec.invalid_code, text, retryable=True, details=details)
         if not isinstance(self.inner, PreflightRuntime):
             return None
         return await self.inner.preflight(

@@ -53,11 +53,20 @@ _READ_ELSEWHERE: Final = frozenset(
         "additionalProperties",
     }
 )
+
+
+def _is_integer(value: object) -> bool:
+    """5 and 5.0, as JSON Schema counts; not True."""
+    if isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 _TYPES: Final[dict[str, Callable[[object], bool]]] = {
     "object": lambda v: isinstance(v, Mapping),
     "array": lambda v: isinstance(v, list | tuple),
     "string": lambda v: isinstance(v, str),
-    "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
+    "integer": _is_integer,
     "number": lambda v: isinstance(v, int | float) and not isinstance(v, bool),
     "boolean": lambda v: isinstance(v, bool),
     "null": lambda v: v is None,

@@ -497,6 +497,7 @@ def spec_to_json(spec: ToolSpec) -> dict[str, Json]:
         "output_trust": str(spec.output_trust),
         "timeout_seconds": spec.timeout_seconds,
         "effects": str(spec.effects),
+        "invalid_code": str(spec.invalid_code),
     }
 
 
@@ -515,6 +516,7 @@ def spec_from_json(value: object) -> ToolSpec:
             output_trust=Integrity(str(fields["output_trust"])),
             timeout_seconds=_number(fields["timeout_seconds"]),
             effects=Effects(str(fields["effects"])),
+            invalid_code=str(fields["invalid_code"]),
         )
     except (KeyError, TypeError, ValueError, ContractError) as error:
         raise StateRefused(f"a saved tool cannot be read ({error})") from error
