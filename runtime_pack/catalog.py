@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import attrs
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = (
     "TURN_TOOL",
     "CatalogTool",
+    "Citation",
     "Effects",
     "Executed",
     "ToolHandler",
@@ -56,6 +57,14 @@ class Executed(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Citation(Protocol):
+    """What a citation must be able to do; `citations.KnowledgeCitation` can."""
+
+    def to_wire(self) -> dict[str, str]:
+        """The wire form."""
+        ...
+
+
 @attrs.frozen(kw_only=True)
 class ToolOutput:
     """What a tool gives back.
@@ -71,7 +80,7 @@ class ToolOutput:
     code: str | None = None
     label: Label = UNLABELLED
     provenance: tuple[str, ...] = ()
-    citations: tuple[Any, ...] = ()
+    citations: tuple[Citation, ...] = ()
     executed: Executed = Executed.YES
     retryable: bool = False
     framed: bool = False

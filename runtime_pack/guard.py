@@ -62,6 +62,7 @@ from runtime_pack.ports import (
     ExecutionContext,
     Frame,
     PreflightRuntime,
+    ReleasableRuntime,
     SystemClock,
     ToolRuntime,
     TurnRequest,
@@ -315,6 +316,11 @@ class GuardedRuntime:
     def rewrap(self, wrap: Callable[[ToolRuntime], ToolRuntime]) -> GuardedRuntime:
         """The same guard around `wrap(inner)`: what is added later is still inside the guard."""
         return GuardedRuntime(self.task_run, wrap(self.inner))
+
+    async def release(self) -> None:
+        """Let go of connections and processes that the inner runtime holds between drives."""
+        if isinstance(self.inner, ReleasableRuntime):
+            await self.inner.release()
 
     def tool_spec(self, name: str) -> ToolSpec | None:
         """The spec of a tool of the inner runtime, if it knows its tools."""
@@ -651,6 +657,8 @@ class GuardedRuntime:
     def _finish(self, record: StepRecord, output: ToolOutput, begun: float) -> None:
         run = self.task_run
         record.executed, record.ok, record.code = output.executed, output.ok, output.code
+        if output.citations:
+            record.citations = tuple(citation.to_wire() for citation in output.citations)
         record.elapsed_us = round((run.clock.monotonic() - begun) * 1_000_000)
         if run.audit is not None:
             subject = run.subject(record.step, record.call_id)

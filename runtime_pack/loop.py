@@ -494,6 +494,7 @@ class _Drive:
             raise
         finally:
             run.ledger.end(run.clock.monotonic())
+            await self.guarded.release()
         return await self._finished(outcome)
 
     async def _until_finished(self, step: Step) -> Outcome:

@@ -24,6 +24,7 @@ __all__ = (
     "Frame",
     "Model",
     "PreflightRuntime",
+    "ReleasableRuntime",
     "SystemClock",
     "ToolRuntime",
     "TurnRequest",
@@ -92,6 +93,15 @@ class PreflightRuntime(Protocol):
         self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
     ) -> ToolOutput | None:
         """None to go on, or the refusal. Decides without I/O; reports its own denials."""
+        ...
+
+
+@runtime_checkable
+class ReleasableRuntime(Protocol):
+    """A runtime that holds connections or processes while a run is driven."""
+
+    async def release(self) -> None:
+        """Close what is open; the runtime stays usable and opens it again when it is needed."""
         ...
 
 

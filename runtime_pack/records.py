@@ -45,7 +45,8 @@ class StepRecord:
     """One turn or call as it was judged and ran.
 
     `ok` is None while it runs. `elapsed_us` is wall time in microseconds. `args_sha256` is the
-    digest of the parsed arguments, or of the raw text when they could not be parsed.
+    digest of the parsed arguments, or of the raw text when they could not be parsed. `citations`
+    are those of the output, in their wire form.
     """
 
     step: str
@@ -60,6 +61,7 @@ class StepRecord:
     elapsed_us: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    citations: tuple[Mapping[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Json]:
         """The stored form."""
@@ -76,6 +78,7 @@ class StepRecord:
             "elapsed_us": self.elapsed_us,
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
+            "citations": list(self.citations),
         }
 
     @classmethod
@@ -87,7 +90,8 @@ class StepRecord:
         """
         fields = dict(value)
         label, executed = parse_label(fields.pop("label")), Executed(str(fields.pop("executed")))
-        return cls(label=label, executed=executed, **fields)  # type: ignore[arg-type]  # from a sealed row
+        citations = tuple(fields.pop("citations"))  # type: ignore[arg-type]  # from a sealed row
+        return cls(label=label, executed=executed, citations=citations, **fields)  # type: ignore[arg-type]  # from a sealed row
 
 
 def step_refused(subject: Subject, record: StepRecord) -> Event:
