@@ -4,16 +4,24 @@ The decisions are pure functions over frozen values and load at once; `GuardedCl
 transport load when they are first asked for, so that `import egress` does not load aiohttp.
 """
 
+from typing import TYPE_CHECKING
+
 from egress.allowlist import Allowlist, parse_allowlist
 from egress.decision import Allow, Deny, DenyReason, check_address, check_answers, check_listed
 from egress.errors import AllowlistError, EgressDenied, EgressError, FetchError, UrlRejected
 from egress.explain import Explanation, explain
 from egress.policy import AddressPolicy, EgressPolicy
+from egress.ports import Fetch, FetchLimits, HopRequest, HopResponse, Resolver, Transport
 from egress.url import Target, parse_target, resolve_location
 from egress.violation import Violation
 
+if TYPE_CHECKING:
+    from egress.client import Fetched, GuardedClient
+    from egress.transport import AiohttpTransport, SystemResolver
+
 __all__ = (
     "AddressPolicy",
+    "AiohttpTransport",
     "Allow",
     "Allowlist",
     "AllowlistError",
@@ -23,8 +31,17 @@ __all__ = (
     "EgressError",
     "EgressPolicy",
     "Explanation",
+    "Fetch",
     "FetchError",
+    "FetchLimits",
+    "Fetched",
+    "GuardedClient",
+    "HopRequest",
+    "HopResponse",
+    "Resolver",
+    "SystemResolver",
     "Target",
+    "Transport",
     "UrlRejected",
     "Violation",
     "check_address",
@@ -35,3 +52,19 @@ __all__ = (
     "parse_target",
     "resolve_location",
 )
+
+# Name to module, for what brings asyncio or aiohttp with it.
+_LATE = {
+    "AiohttpTransport": "egress.transport",
+    "Fetched": "egress.client",
+    "GuardedClient": "egress.client",
+    "SystemResolver": "egress.transport",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATE:
+        raise AttributeError(f"module 'egress' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LATE[name]), name)

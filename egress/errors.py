@@ -24,7 +24,6 @@ what a page or a person wrote, and messages end up in logs.
 """
 
 # The names are the contract's: they say what happened, and the root says that it is an error.
-# ruff: noqa: N818
 
 from __future__ import annotations
 

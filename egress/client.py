@@ -1,0 +1,310 @@
+"""`GuardedClient`: fetches what the policy admits, hop by hop, under one deadline.
+
+Per hop: list verdict (no I/O), lookup, address verdict, connect to a vetted address, TLS name.
+The client is one run's: it re-uses connections within itself and shares none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import attrs
+
+from egress.address import Address
+from egress.body import PIECE_BYTES, BodyMeter, coding_of
+from egress.chain import Chain, Hop, next_hop
+from egress.decision import Deny, check_answers, check_listed
+from egress.errors import (
+    ClientClosed,
+    ConnectFailed,
+    DeadlineExceeded,
+    DnsFailed,
+    EgressDenied,
+)
+from egress.policy import EgressPolicy
+from egress.ports import (
+    Fetch,
+    FetchLimits,
+    Headers,
+    HopRequest,
+    HopResponse,
+    Resolver,
+    Transport,
+)
+from egress.url import Target, parse_target
+from egress.violation import violation_of
+
+__all__ = ("Fetched", "GuardedClient")
+
+_TEMPORARY_DNS_ERRORS = frozenset({socket.EAI_AGAIN})
+
+
+@attrs.frozen(kw_only=True)
+class Fetched:
+    """The final answer of one fetch, whatever its status.
+
+    Attributes:
+        status: Not necessarily 2xx.
+        headers: (name, value), names lower-case, text that is always encodable.
+        body: Decoded bytes, cut at the caps.
+        truncated: Whether a cap cut the body.
+        raw_bytes: Body bytes as received.
+        final: What was requested last.
+        hops: The answered redirects before it, in order.
+        downgraded: Whether some redirect went from https to http.
+    """
+
+    status: int
+    headers: Headers = attrs.field(repr=False)
+    body: bytes = attrs.field(repr=False)
+    truncated: bool
+    raw_bytes: int
+    final: Target
+    hops: tuple[Hop, ...]
+    downgraded: bool
+
+    def header(self, name: str) -> str | None:
+        """The first value of the field *name* (lower-case), or None."""
+        return next((value for field, value in self.headers if field == name), None)
+
+
+class GuardedClient:
+    """Fetches for one run. Use it as an async context manager, or call `aclose`.
+
+    Args:
+        policy: What may be fetched. It never changes for the life of the client.
+        limits: Bounds of each fetch, unless `fetch` is given others.
+        resolver: Answers names; the operating system's by default.
+        transport: Performs the hops; owned and closed by this client from now on.
+        fetch: Replaces resolver and transport: the list and literal addresses are checked here,
+            names are not looked up, the rest is up to the callable.
+
+    Raises:
+        ValueError: *fetch* is given together with a resolver or a transport.
+    """
+
+    def __init__(
+        self,
+        policy: EgressPolicy,
+        *,
+        limits: FetchLimits | None = None,
+        resolver: Resolver | None = None,
+        transport: Transport | None = None,
+        fetch: Fetch | None = None,
+    ) -> None:
+        if fetch is not None and (resolver is not None or transport is not None):
+            raise ValueError("fetch replaces resolver and transport: give one or the other")
+        self._policy = policy
+        self._limits = limits or FetchLimits()
+        self._closed = False
+        self._resolver = _NoLookups() if fetch is not None else resolver or _system_resolver()
+        self._transport = (
+            _FetchTransport(fetch) if fetch is not None else transport or _aiohttp_transport()
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the client and its transport. May be called twice."""
+        self._closed = True
+        await self._transport.aclose()
+
+    async def fetch(self, url: str | Target, *, limits: FetchLimits | None = None) -> Fetched:
+        """The final answer to a GET of *url*, redirects followed under the same policy.
+
+        Cancelling it drops its connection.
+
+        Raises:
+            UrlRejected: *url*, or the target of a redirect, is not a URL we accept.
+            EgressDenied: The policy refuses it, at any hop; one violation, to be reported once.
+            FetchError: It was allowed and failed; the class tells at what.
+            ClientClosed: The client is closed.
+        """
+        if self._closed:
+            raise ClientClosed("the client is closed")
+        target = url if isinstance(url, Target) else parse_target(url)
+        run = _Run(self, Chain(target=target), limits or self._limits)
+        deadline = asyncio.timeout(run.limits.timeout_seconds)
+        try:
+            async with deadline:
+                return await run.follow()
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            host, hop = run.chain.target.host, len(run.chain.hops)
+            raise DeadlineExceeded(host=host, hop=hop) from error
+
+    async def answer(self, chain: Chain, limits: FetchLimits) -> HopResponse:
+        """The answer to the hop where *chain* stands, which this decides on first (R4-R11)."""
+        verdict = check_listed(self._policy, chain.target)
+        if isinstance(verdict, Deny):
+            raise EgressDenied(violation_of(verdict, chain.target, before=chain.before))
+        lookup = _Lookup(self._policy, self._resolver, chain)
+        if chain.target.is_literal:
+            lookup.vetted = verdict.addresses
+        request = HopRequest(
+            target=chain.target,
+            hop=len(chain.hops),
+            policy=self._policy,
+            limits=limits,
+            addresses=lookup.addresses,
+        )
+        try:
+            return await self._transport.send(request)
+        except OSError as error:
+            # A port of the host may let one through; `TimeoutError` is one of them.
+            raise ConnectFailed(
+                host=chain.target.host, hop=len(chain.hops), detail=type(error).__name__
+            ) from error
+
+
+class _Run:
+    """One fetch on its way."""
+
+    __slots__ = ("_client", "chain", "limits")
+
+    def __init__(self, client: GuardedClient, chain: Chain, limits: FetchLimits) -> None:
+        self._client = client
+        self.chain = chain
+        self.limits = limits
+
+    async def follow(self) -> Fetched:
+        while True:
+            response = await self._client.answer(self.chain, self.limits)
+            try:
+                following = next_hop(
+                    self.chain,
+                    status=response.status,
+                    locations=response.values("location"),
+                    max_redirects=self.limits.max_redirects,
+                )
+                if following is None:
+                    return await self._read(response)
+            finally:
+                await response.close()
+            self.chain = following
+
+    async def _read(self, response: HopResponse) -> Fetched:
+        chain, limits = self.chain, self.limits
+        host, hop = chain.target.host, len(chain.hops)
+        meter = BodyMeter(
+            coding_of(response.values("content-encoding"), host=host, hop=hop),
+            max_raw_bytes=limits.max_raw_bytes,
+            max_decoded_bytes=limits.max_decoded_bytes,
+            host=host,
+            hop=hop,
+        )
+        body = await _collect(response, meter)
+        return Fetched(
+            status=response.status,
+            headers=tuple((name, _encodable(value)) for name, value in response.headers),
+            body=body,
+            truncated=meter.truncated,
+            raw_bytes=meter.raw_bytes,
+            final=chain.target,
+            hops=chain.hops,
+            downgraded=chain.downgraded,
+        )
+
+
+async def _collect(response: HopResponse, meter: BodyMeter) -> bytes:
+    parts: list[bytes] = []
+    async for chunk in response.body:
+        for piece in meter.feed(chunk):
+            parts.append(piece)
+            if len(piece) == PIECE_BYTES:
+                # A bomb inflates for as long as its cap allows: others get their turn meanwhile.
+                await asyncio.sleep(0)
+        if meter.truncated:
+            break
+    else:
+        meter.finish()
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _encodable(value: str) -> str:
+    if value.isascii():
+        return value
+    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+class _Lookup:
+    """The one lookup of a hop, made when a new connection is needed, vetted once (R11)."""
+
+    __slots__ = ("_chain", "_policy", "_resolver", "vetted")
+
+    def __init__(self, policy: EgressPolicy, resolver: Resolver, chain: Chain) -> None:
+        self._policy = policy
+        self._resolver = resolver
+        self._chain = chain
+        self.vetted: tuple[Address, ...] = ()
+
+    async def addresses(self) -> tuple[Address, ...]:
+        if not self.vetted:
+            self.vetted = self._vet(await self._answers())
+        return self.vetted
+
+    async def _answers(self) -> Sequence[str]:
+        target, hop = self._chain.target, len(self._chain.hops)
+        try:
+            answers = await self._resolver.resolve(target.host, target.port)
+        except OSError as error:
+            temporary = isinstance(error, TimeoutError) or error.errno in _TEMPORARY_DNS_ERRORS
+            raise DnsFailed(
+                host=target.host, hop=hop, detail=error.strerror or "", temporary=temporary
+            ) from error
+        if not answers:
+            raise DnsFailed(host=target.host, hop=hop, detail="no answer")
+        return answers
+
+    def _vet(self, answers: Sequence[str]) -> tuple[Address, ...]:
+        verdict = check_answers(self._policy, self._chain.target, answers)
+        if isinstance(verdict, Deny):
+            raise EgressDenied(violation_of(verdict, self._chain.target, before=self._chain.before))
+        return verdict.addresses
+
+
+class _NoLookups:
+    """With `fetch` the names are looked up elsewhere, or not at all."""
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        raise OSError(f"a client over fetch looks no name up: {host} {port}")
+
+
+class _FetchTransport:
+    """A `Fetch` as a `Transport`."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch = fetch
+
+    async def send(self, request: HopRequest) -> HopResponse:
+        return await self._fetch(request.target)
+
+    async def aclose(self) -> None:
+        """What the callable holds is its owner's."""
+
+
+# Loaded when first needed: neither `import egress` nor a client over other ports loads aiohttp.
+def _system_resolver() -> Resolver:
+    from egress.transport import SystemResolver
+
+    return SystemResolver()
+
+
+def _aiohttp_transport() -> Transport:
+    from egress.transport import AiohttpTransport
+
+    return AiohttpTransport()

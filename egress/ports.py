@@ -1,0 +1,153 @@
+"""What the client asks of the outside, as protocols and the values that cross them.
+
+`Resolver` answers names, `Transport` performs one hop over vetted addresses, `Fetch` replaces
+both when the host has its own confined way out. No I/O and no aiohttp here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Protocol, TypeAlias
+
+import attrs
+
+from egress.address import Address
+from egress.policy import EgressPolicy
+from egress.url import Target
+
+__all__ = (
+    "Fetch",
+    "FetchLimits",
+    "Headers",
+    "HopRequest",
+    "HopResponse",
+    "Resolver",
+    "Transport",
+)
+
+Headers: TypeAlias = tuple[tuple[str, str], ...]
+"""(name, value) in the order received, names lower-case, a name as often as it came."""
+
+
+@attrs.frozen(kw_only=True)
+class FetchLimits:
+    """The bounds of one fetch. All are finite; none can be switched off.
+
+    Attributes:
+        max_redirects: Redirects that are followed.
+        timeout_seconds: The one deadline over lookup, connect, TLS, every hop and the body.
+        max_raw_bytes: Body bytes as received; more is cut.
+        max_decoded_bytes: Body bytes after decoding; more is cut.
+        max_header_bytes: All header fields of one hop, informational responses included.
+        max_informational: 1xx responses of one hop.
+
+    Raises:
+        ValueError: A limit is not positive (`max_redirects` and `max_informational` may be 0).
+    """
+
+    max_redirects: int = 5
+    timeout_seconds: float = 30.0
+    max_raw_bytes: int = 8 * 1024 * 1024
+    max_decoded_bytes: int = 8 * 1024 * 1024
+    max_header_bytes: int = 65_536
+    max_informational: int = 16
+
+    def __attrs_post_init__(self) -> None:
+        positive = (
+            self.timeout_seconds,
+            self.max_raw_bytes,
+            self.max_decoded_bytes,
+            self.max_header_bytes,
+        )
+        if not all(0 < limit < float("inf") for limit in positive):
+            raise ValueError("every limit of a fetch is a positive, finite number")
+        if self.max_redirects < 0 or self.max_informational < 0:
+            raise ValueError("a count of a fetch is not negative")
+
+
+@attrs.frozen(kw_only=True)
+class HopRequest:
+    """One GET that the policy admits.
+
+    Attributes:
+        target: What to request; its parts are the only ones to be sent.
+        hop: Index in the chain, for errors.
+        policy: The policy that admitted it. A transport keeps connections under one policy only.
+        limits: The bounds of the fetch.
+        addresses: Looks the host up once and returns the vetted addresses; asked again within
+            the hop it returns the same. To be called only when a new connection is needed, and
+            no other address may be dialled. Raises what the fetch ends with: let it through.
+    """
+
+    target: Target
+    hop: int
+    policy: EgressPolicy
+    limits: FetchLimits
+    addresses: Callable[[], Awaitable[tuple[Address, ...]]]
+
+
+async def _nothing_to_close() -> None:
+    """For responses that hold nothing open."""
+
+
+@attrs.frozen(kw_only=True)
+class HopResponse:
+    """The answer of one hop, its body not yet read.
+
+    Attributes:
+        status: Final status, never 1xx.
+        headers: Bytes that are not UTF-8 come as surrogate escapes.
+        body: Chunks as received, content coding untouched; raises `FetchError` when it breaks.
+        close: Gives the connection back when the body was read to its end, else drops it. May
+            be called twice.
+    """
+
+    status: int
+    headers: Headers
+    body: AsyncIterator[bytes]
+    close: Callable[[], Awaitable[None]] = _nothing_to_close
+
+    def values(self, name: str) -> list[str]:
+        """Every value of the field *name* (lower-case), in order."""
+        return [value for field, value in self.headers if field == name]
+
+
+class Resolver(Protocol):
+    """Answers names."""
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        """The addresses of *host* as text, in the order to try; empty when there are none.
+
+        Raises:
+            OSError: The lookup failed (`socket.gaierror` among others).
+        """
+        ...
+
+
+class Transport(Protocol):
+    """Performs hops, and owns the connections of one client."""
+
+    async def send(self, request: HopRequest) -> HopResponse:
+        """The answer to one GET; follows nothing, adds no cookie and no credential.
+
+        Raises:
+            FetchError: The hop failed.
+            EgressDenied: `request.addresses` refused.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Closes every connection. May be called twice."""
+        ...
+
+
+class Fetch(Protocol):
+    """One hop by the host's own means, for example through an egress proxy that vets addresses.
+
+    It follows nothing, and sends no credential of the run. A denial by the proxy is raised as
+    `EgressDenied` with the proxy's event id.
+    """
+
+    async def __call__(self, target: Target, /) -> HopResponse:
+        """The answer to one GET of *target*."""
+        ...
