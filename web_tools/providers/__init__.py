@@ -1,0 +1,3 @@
+"""Adapters of search back ends to the `WebSearchProvider` port."""
+
+__all__ = ()
