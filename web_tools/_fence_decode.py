@@ -1,0 +1,183 @@
+"""Encoded spellings of characters: entities, percent and script escapes, decoded in rounds.
+
+Only detection reads decoded text; it is never emitted. A round decodes every spelling of the text
+once, so nested encodings take one round each. Offsets lead back to the text as it came.
+
+Source: HTML 13.5 (named references, also without semicolon), RFC 3986 section 2.1, ECMA-262
+12.9.4 (string escapes) and B.2.1 (`%uXXXX`), CSS Syntax 4.3.7 for the one escape that matters.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from html.entities import html5
+from typing import Final, TypeAlias
+
+import attrs
+
+__all__ = ("Reading", "WayBack", "readings")
+
+# The specification asks for four nested encodings; a matcher that runs three decoders one after
+# the other in each of its four rounds can undo some more.
+ROUNDS: Final = 8
+
+_HEX: Final = "[0-9A-Fa-f]"
+_TAIL: Final = "%[89ABab][0-9A-Fa-f]"
+_ESCAPE: Final = re.compile(
+    "("
+    "&(?:"
+    "#[0-9]+;?"
+    f"|#[Xx]{_HEX}+;?"
+    "|[A-Za-z][A-Za-z0-9]{1,31};?"
+    ")"
+    "|%(?:"
+    "[0-7][0-9A-Fa-f]"
+    f"|[CDcd]{_HEX}{_TAIL}"
+    f"|[Ee]{_HEX}(?:{_TAIL}){{2}}"
+    f"|[Ff][0-4](?:{_TAIL}){{3}}"
+    f"|[89ABab]{_HEX}"
+    f"|[Uu]{_HEX}{{4}}"
+    ")"
+    r"|\\(?:"
+    rf"u[Dd][89ABab]{_HEX}{{2}}\\u[Dd][C-Fc-f]{_HEX}{{2}}"
+    f"|u{_HEX}{{4}}"
+    rf"|u\{{{_HEX}+\}}"
+    f"|U{_HEX}{{8}}"
+    f"|x{_HEX}{{2}}"
+    "|0{0,4}3[Cc]"  # CSS `\3c`, the bracket
+    "|[0-3]?[0-7]{1,2}"
+    "))"
+)
+_OPENERS: Final = frozenset("&%\\")
+_LONGEST_LEGACY: Final = 6  # `&Ccedil` and its like: HTML lists them without semicolon
+_LARGEST: Final = 0x10FFFF
+
+
+Meanings: TypeAlias = dict[str, tuple[str, int]]
+"""Spelling, then what it stands for and how many of its characters say so."""
+
+
+@attrs.frozen(kw_only=True)
+class Reading:
+    """A text after some rounds, and what each round read: its text before, its spellings."""
+
+    text: str
+    rounds: tuple[tuple[str, Meanings], ...]
+
+
+class WayBack:
+    """Offsets of a reading, led back to the text that was given."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._rounds = [_way_back(text, meanings) for text, meanings in reversed(reading.rounds)]
+
+    def origin(self, offset: int) -> int:
+        """Offset at which the spelling of the character at *offset* begins."""
+        for starts, origins, ends, resumes in self._rounds:
+            index = bisect_right(starts, offset) - 1
+            if index < 0:
+                continue
+            behind = offset - ends[index]
+            offset = origins[index] if behind < 0 else resumes[index] + behind
+        return offset
+
+
+def _character(number: str, base: int) -> str:
+    digits = number.lstrip("0") or "0"
+    if len(digits) > 7:  # more than any code point needs; int() would be quadratic
+        return "\ufffd"
+    value = int(digits, base)
+    if 0x80 <= value <= 0x9F:  # HTML 13.2.5.80: numeric references to C1 mean windows-1252
+        return bytes([value]).decode("cp1252", "replace")
+    return chr(value) if value <= _LARGEST else "\ufffd"
+
+
+def _named(spelling: str) -> tuple[str, int]:
+    name = spelling[1:]
+    for known in (name, name.lower()):
+        if known.endswith(";") and known in html5:
+            return html5[known], len(spelling)
+    for length in range(min(_LONGEST_LEGACY, len(name)), 1, -1):
+        for known in (name[:length], name[:length].lower()):
+            if known in html5:
+                return html5[known], 1 + length
+    return "", 0
+
+
+def _utf8(spelling: str) -> str:
+    # By arithmetic, so that overlong forms (`%C0%BC`) are read as a lenient decoder reads them.
+    first, *rest = bytes.fromhex(spelling.replace("%", ""))
+    if not rest:
+        return chr(first) if first < 0x80 else bytes([first]).decode("cp1252", "replace")
+    value = first & (0x3F >> len(rest))
+    for byte in rest:
+        value = value << 6 | byte & 0x3F
+    return chr(value) if value <= _LARGEST else "\ufffd"
+
+
+def _script(spelling: str) -> str:
+    body = spelling[1:]
+    if body[0] not in "uUx":
+        return "<" if body[-1] in "Cc" else chr(int(body, 8))
+    digits = body[1:].strip("{}")
+    if "\\" in digits:
+        high, low = int(digits[:4], 16), int(digits[-4:], 16)
+        return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
+    return _character(digits, 16) if body[0] != "x" else chr(int(digits, 16))
+
+
+def _decode(spelling: str) -> tuple[str, int]:
+    """What a spelling stands for, and how many of its characters say so (0: it is not one)."""
+    match spelling[0]:
+        case "&" if spelling[1] != "#":
+            return _named(spelling)
+        case "&" if spelling[2] in "xX":
+            return _character(spelling[3:].rstrip(";"), 16), len(spelling)
+        case "&":
+            return _character(spelling[2:].rstrip(";"), 10), len(spelling)
+        case "%" if spelling[1] in "uU":
+            return _character(spelling[2:], 16), len(spelling)
+        case "%":
+            return _utf8(spelling), len(spelling)
+        case _:
+            return _script(spelling), len(spelling)
+
+
+def _round(text: str) -> tuple[str, Meanings]:
+    """The text with every spelling decoded once, and what each distinct spelling meant."""
+    pieces = _ESCAPE.split(text)
+    meanings = {spelling: _decode(spelling) for spelling in set(pieces[1::2])}
+    plain = {spelling: meant + spelling[used:] for spelling, (meant, used) in meanings.items()}
+    pieces[1::2] = [plain[spelling] for spelling in pieces[1::2]]
+    return "".join(pieces), meanings
+
+
+def _way_back(text: str, meanings: Meanings) -> tuple[list[int], list[int], list[int], list[int]]:
+    # Per spelling: where what it means begins, where it begins itself, and the offsets behind both.
+    starts: list[int] = []
+    origins: list[int] = []
+    ends: list[int] = []
+    resumes: list[int] = []
+    shift = 0
+    for found in _ESCAPE.finditer(text):
+        meant, used = meanings[found[0]]
+        origin = found.start()
+        starts.append(origin - shift)
+        origins.append(origin)
+        ends.append(origin - shift + len(meant))
+        resumes.append(origin + used)
+        shift += used - len(meant)
+    return starts, origins, ends, resumes
+
+
+def readings(text: str) -> Iterator[Reading]:
+    """The text as it stands, then each further reading as long as decoding changes it."""
+    rounds: tuple[tuple[str, Meanings], ...] = ()
+    yield Reading(text=text, rounds=rounds)
+    while len(rounds) < ROUNDS and not _OPENERS.isdisjoint(text):
+        decoded, meanings = _round(text)
+        if decoded == text:
+            return
+        rounds = (*rounds, (text, meanings))
+        text = decoded
+        yield Reading(text=text, rounds=rounds)

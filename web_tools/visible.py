@@ -1,0 +1,262 @@
+"""Text in which every character can be seen: steps S0 to S3 of the fence.
+
+Pure functions over text. Controls and terminal sequences go (S1), invisible code points go unless
+their neighbours give them a meaning (S2), and a cut never falls inside a sequence (S3).
+Nothing visible is deleted, and nothing is normalised: normalising can create a bracket.
+
+Source: untrusted-content page, section 1; UTS 51 for emoji, RFC 5892 appendix A for joiners,
+UAX 9 for embeddings and isolates.
+"""
+
+import functools
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+
+from web_tools import _visible_tables
+from web_tools._visible_edits import Span, Step, rewrite
+
+__all__ = (
+    "Step",
+    "VisibleText",
+    "code_point_label",
+    "cut",
+    "make_visible",
+    "remove_controls",
+    "remove_invisibles",
+    "replace_surrogates",
+)
+
+REPLACEMENT: Final = "\ufffd"
+
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")
+
+# Contents of a string sequence stop at any other introducer, so no start is scanned twice; a
+# sequence that never ends is not a sequence, and only its control characters go.
+_STRING: Final = "[^\x1b\x80-\x9f\x07]"
+_STRING_OR_BELL: Final = "[^\x1b\x80-\x9f]"
+_NONCHARACTERS: Final = "\ufdd0-\ufdef" + "".join(
+    f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000)
+)
+_PLAIN: Final = (
+    rf"\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x84\x86-\x8f\x91-\x97\x99\x9a\x9c{_NONCHARACTERS}"
+)
+# The class in front lets the matcher skip to the next candidate; what follows says what it is.
+_CONTROLS: Final = re.compile(
+    rf"[\x1b\x90\x98\x9b\x9d-\x9f{_PLAIN}](?:"
+    rf"(?<=[{_PLAIN}])[{_PLAIN}]*+"
+    r"|(?:(?<=\x1b)\[|(?<=\x9b))[0-?]*+[ -/]*+[@-~]"  # CSI (ECMA-48 5.4)
+    rf"|(?:(?<=\x1b)\]|(?<=\x9d)){_STRING}*+(?:\x07|\x1b\\|\x9c)"  # OSC; xterm ends it with BEL too
+    rf"|(?:(?<=\x1b)[PX^_]|(?<=[\x90\x98\x9e\x9f])){_STRING_OR_BELL}*+(?:\x1b\\|\x9c)"  # DCS SOS PM APC
+    r"|(?<=\x1b)\\"  # a string terminator that ends nothing
+    r"|)"
+)
+_LINE_BREAKS: Final = re.compile(r"[\r\x85\u2028\u2029](?:(?<!\r)|(?!\n))")
+_BEYOND_TABLE: Final = re.compile("[\U000efffe\U000effff\U000ffffe\U000fffff\U0010fffe\U0010ffff]")
+
+# One removable code point or a run of them, over the classes of `_visible_classes`. Every context
+# is a neighbour in the raw text, so what was kept is kept again: the step is idempotent.
+# `k` is an invisible code point already kept by the rules on flags or direction.
+_HIDDEN: Final = "JNZ1TPvFMOIpqXBtcDk"
+_REMOVABLE: Final = re.compile(
+    (
+        "(?:[MOIpqXtcD]+"
+        # ZWNJ between two letters of a cursive script; either joiner at a virama
+        "|N(?!(?<=[AaGm]N)[AGm]|(?<=[Hh]N)(?:[^HID]|$)|(?<![HID]N)[Hh])"
+        # ZWJ beside a cursive letter; between two emoji
+        "|J(?!(?<=[AaGmHh]J)(?:[^HID]|$)|(?<![HID]J)[AGmHh]|(?:(?<=EJ)|(?<=EKJ)|(?<=EPJ))E)"
+        "|Z(?!(?<=[Sh]Z)[Sh])"
+        "|1(?!(?<=[Co]1))"
+        "|T(?!(?<=[CE]T))"
+        "|P(?!(?<=[CE]P)|(?<=dP)y)"
+        "|v(?!(?<=Cv))"
+        "|F(?!(?<=GF))"
+        "|B(?!(?<=bB)|b))+"
+    )
+    .replace("HID", _HIDDEN)
+    .encode()
+)
+_DIRECTIONAL: Final = re.compile(b"[MOIpqX]")
+_EMBEDDING: Final = re.compile(b"[OIpqX]")
+_RIGHT_TO_LEFT: Final = re.compile(b"[AR]")
+_MARKS_KEPT: Final = bytes.maketrans(b"M", b"k")
+
+# The three subdivision flags that are recommended for general interchange (UTS 51, RGI). Any other
+# well-formed tag sequence is a channel.
+_FLAGS: Final = re.compile(
+    "\U0001f3f4(?:{})\U000e007f".format(
+        "|".join(
+            "".join(chr(0xE0000 + ord(letter)) for letter in region)
+            for region in ("gbeng", "gbsct", "gbwls")
+        )
+    )
+)
+
+
+@attrs.frozen(kw_only=True)
+class VisibleText:
+    """A text after S0 to S2, and the steps that changed it."""
+
+    raw: str
+    text: str
+    steps: tuple[Step, ...]
+
+
+def code_point_label(character: str) -> str:
+    """`U+200B` form of a character."""
+    return f"U+{ord(character):04X}"
+
+
+def replace_surrogates(text: str) -> str:
+    """The text with each lone surrogate as U+FFFD, so that it has a UTF-8 form."""
+    return text if text.isascii() else _SURROGATES.sub(REPLACEMENT, text)
+
+
+def _needs_controls(text: str, folded: str) -> bool:
+    if _visible_tables.CONTROL in folded:
+        return True
+    if "\r" in text and text.count("\r") != text.count("\r\n"):
+        return True
+    return not folded.isascii() and _BEYOND_TABLE.search(folded) is not None
+
+
+def _found(pattern: re.Pattern[str], replacement: str, text: str) -> Iterator[Span]:
+    for found in pattern.finditer(text):
+        yield found.start(), found.end(), replacement
+
+
+def _substitute(name: str, pattern: re.Pattern[str], replacement: str, text: str) -> Step:
+    return Step(
+        name=name,
+        before=text,
+        after=pattern.sub(replacement, text),
+        find=functools.partial(_found, pattern, replacement),
+    )
+
+
+def remove_controls(text: str) -> tuple[Step, Step]:
+    """S1: the text without terminal sequences, control characters and noncharacters.
+
+    Tab, LF and CRLF stay; every other line break becomes LF. No ESC is left, so nothing that
+    later steps remove can put a sequence together.
+    """
+    controls = _substitute("controls", _CONTROLS, "", text)
+    return controls, _substitute("line-breaks", _LINE_BREAKS, "\n", controls.after)
+
+
+def _keep_flags(text: str, classes: bytearray) -> None:
+    for found in _FLAGS.finditer(text):
+        start, end = found.span()
+        classes[start + 1 : end] = b"k" * (end - start - 1)
+
+
+def _keep_balanced(classes: bytearray, start: int, end: int) -> None:
+    """Mark the embeddings and isolates of one line that are opened and closed on it.
+
+    A PDI closes what was opened inside its isolate; an override and its PDF are never kept.
+    """
+    stack: list[tuple[str, int]] = []
+    isolates = 0
+    for found in _EMBEDDING.finditer(classes, start, end):
+        kind, place = found[0].decode(), found.start()
+        if kind in "OIX":
+            stack.append((kind, place))
+            isolates += kind == "I"
+        elif kind == "p" and stack and stack[-1][0] != "I":
+            opened, opener = stack.pop()
+            if opened == "O":
+                classes[opener] = classes[place] = ord("k")
+        elif kind == "q" and isolates:
+            while stack[-1][0] != "I":
+                stack.pop()
+            isolates -= 1
+            classes[stack.pop()[1]] = classes[place] = ord("k")
+
+
+def _keep_directional(classes: bytearray) -> None:
+    """Mark direction controls that a line with right-to-left letters may have."""
+    found = _DIRECTIONAL.search(classes)
+    while found:
+        start = classes.rfind(b"L", 0, found.start()) + 1
+        end = classes.find(b"L", found.start())
+        end = len(classes) if end < 0 else end
+        if _RIGHT_TO_LEFT.search(classes, start, end):
+            _keep_balanced(classes, start, end)
+            classes[start:end] = classes[start:end].translate(_MARKS_KEPT)
+        found = _DIRECTIONAL.search(classes, end)
+
+
+def _removable(text: str) -> Iterator[Span]:
+    classes = bytearray(text.translate(_visible_tables.class_table()).encode("ascii", "replace"))
+    if b"c" in classes:
+        _keep_flags(text, classes)
+    _keep_directional(classes)
+    for found in _REMOVABLE.finditer(classes):
+        yield found.start(), found.end(), ""
+
+
+def remove_invisibles(text: str) -> Step:
+    """S2: the text without invisible code points that no context explains."""
+    return Step(
+        name="invisibles", before=text, after=rewrite(text, _removable(text)), find=_removable
+    )
+
+
+def make_visible(text: str) -> VisibleText:
+    """S0 to S2 of any string."""
+    raw = replace_surrogates(text)
+    folded = raw.translate(_visible_tables.fold_table())
+    steps: list[Step] = []
+    visible = raw
+    if _needs_controls(raw, folded):
+        steps += remove_controls(raw)
+        visible = steps[-1].after
+    if _visible_tables.INVISIBLE in folded:
+        steps.append(remove_invisibles(visible))
+        visible = steps[-1].after
+    changed = tuple(step for step in steps if step.before != step.after)
+    return VisibleText(raw=raw, text=visible, steps=changed)
+
+
+def _joins(text: str, place: int) -> bool:
+    """Whether a cut at *place* would take a sequence apart."""
+    before, after = text[place - 1], text[place]
+    pair = (before + after).translate(_visible_tables.class_table())
+    return (
+        after in _visible_tables.marks()
+        or (before == "\r" and after == "\n")
+        or pair[1] == "K"
+        or any(kind in _HIDDEN for kind in pair)
+    )
+
+
+def _splits_flag(text: str, place: int) -> bool:
+    """Whether *place* is inside a pair of regional indicators."""
+    start = place
+    while start and "\U0001f1e6" <= text[start - 1] <= "\U0001f1ff":
+        start -= 1
+    return (place - start) % 2 == 1 and "\U0001f1e6" <= text[place] <= "\U0001f1ff"
+
+
+def cut(text: str, max_chars: int) -> str:
+    """S3: at most *max_chars* characters of a text that S2 has made visible.
+
+    Steps back to a place that takes no sequence apart, then applies the rules of direction to the
+    last line again, since its right-to-left part or a closing control may be gone.
+
+    Raises:
+        ValueError: *max_chars* is negative.
+    """
+    if max_chars < 0:
+        raise ValueError(f"max_chars must not be negative: {max_chars}")
+    if len(text) <= max_chars:
+        return text
+    place = max_chars
+    while place and _joins(text, place):
+        place -= 1
+    if place and _splits_flag(text, place):
+        place -= 1
+    last = text.rfind("\n", 0, place) + 1
+    return text[:last] + remove_invisibles(text[last:place]).after
