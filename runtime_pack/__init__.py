@@ -57,25 +57,24 @@ from runtime_pack.state import DirectoryRunStore, MemoryRunStore, RunStore, Save
 if TYPE_CHECKING:
     from egress import AddressPolicy
     from runtime_pack.web_catalog import build_web_tool_catalog, create_web_tool_runtime
-    from web_tools import (
+    from web_tools.arguments import SearchRequest, WebToolCaps
+    from web_tools.errors import WebErrorCode
+    from web_tools.search import (
         SearchHit,
-        SearchRequest,
-        WebErrorCode,
         WebSearchProvider,
-        WebToolCaps,
         create_fixture_web_search_provider,
     )
 
 # Loaded on first use: these bring in the web side.
 _LATER: Final = {
     "AddressPolicy": "egress",
-    "SearchHit": "web_tools",
-    "SearchRequest": "web_tools",
-    "WebErrorCode": "web_tools",
-    "WebSearchProvider": "web_tools",
-    "WebToolCaps": "web_tools",
+    "SearchHit": "web_tools.search",
+    "SearchRequest": "web_tools.arguments",
+    "WebErrorCode": "web_tools.errors",
+    "WebSearchProvider": "web_tools.search",
+    "WebToolCaps": "web_tools.arguments",
     "build_web_tool_catalog": "runtime_pack.web_catalog",
-    "create_fixture_web_search_provider": "web_tools",
+    "create_fixture_web_search_provider": "web_tools.search",
     "create_web_tool_runtime": "runtime_pack.web_catalog",
 }
 

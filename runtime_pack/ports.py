@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, MutableSet
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -65,7 +65,7 @@ class ExecutionContext:
     turn: int = 0
     call_id: str = ""
     label: Label = CLEAN
-    burned: MutableSet[str] = attrs.field(factory=set)
+    burned: set[str] = attrs.field(factory=set)
     record: Callable[[Event], None] = _drop
     request: TurnRequest | None = None
     on_delta: Callable[[str], None] | None = None
@@ -156,7 +156,7 @@ class SystemClock:
 class Frame(Protocol):
     """Fences a text from outside so that the model can tell where it ends."""
 
-    def __call__(self, text: str, *, source: str, burned: MutableSet[str]) -> str:
+    def __call__(self, text: str, *, source: str, burned: set[str]) -> str:
         """The fenced text; nonces are drawn outside `burned` and added to it."""
         ...
 

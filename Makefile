@@ -1,0 +1,66 @@
+# `make demo` and `make test` do all the set-up on a machine with CPython 3.11 or later and make.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+LOCK := .ci/lock.txt
+# The first interpreter that is new enough; set PYTHON to choose another.
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+PACKAGES := runtime_pack web_tools egress citations
+CODE := $(PACKAGES) tests benchmarks examples .ci
+
+.PHONY: help install demo test check format lint types imports docs wheel bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /: /'
+
+$(VENV)/.runtime: pyproject.toml $(LOCK)
+	@test -n "$(PYTHON)" || { echo "no CPython 3.11 or later was found; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(LOCK) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(LOCK) --group dev
+	@touch $@
+
+install: $(VENV)/.dev ## make the environment, with everything that the checks need
+
+demo: $(VENV)/.runtime ## run the main job on the embedded corpus
+	$(BIN)/runtime-pack demo $(DEMO_ARGS)
+
+test: $(VENV)/.dev ## run the tests
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: lint types imports test wheel ## everything that CI runs
+
+format: $(VENV)/.dev ## let the formatter decide
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+lint: $(VENV)/.dev ## format and lint
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+
+types: $(VENV)/.dev ## mypy strict on source and tests
+	$(BIN)/mypy
+	$(BIN)/mypy tests benchmarks examples .ci
+
+imports: $(VENV)/.dev ## layering
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.dev ## regenerate the tables in README and docs from the code
+	$(BIN)/python .ci/write_tables.py
+
+wheel: $(VENV)/.dev ## build the wheel and run the suite against it
+	$(BIN)/python .ci/test_wheel.py
+
+bench: $(VENV)/.dev ## our ratios to the floors and peers; PEERS names the harness
+	$(BIN)/python benchmarks/run.py
+
+clean: ## remove the environment and what was built
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
