@@ -13,8 +13,7 @@ class CitationsError(Exception):
     """Root of the errors of this package."""
 
 
-# It says what the value is; a suffix would add nothing.
-class InvalidCitation(CitationsError, ValueError):  # noqa: N818
+class InvalidCitation(CitationsError, ValueError):
     """A value that is not a citation.
 
     Attributes:

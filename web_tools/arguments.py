@@ -206,8 +206,7 @@ def parse_read_arguments(raw: object, caps: WebToolCaps) -> ReadRequest:
     return ReadRequest(url=url or "", max_bytes=min(wanted, caps.max_read_bytes))
 
 
-# A signal inside this module, not an error that anyone sees.
-class _Refused(Exception):  # noqa: N818
+class _Refused(Exception):
     """A value is not of its form; the text says what it must be and never what it was."""
 
 

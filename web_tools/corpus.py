@@ -146,8 +146,7 @@ def _topic(name: str, text: str) -> Document:
     return Document(path=f"/topics/{quote(name, safe='')}", title=title, text=rest)
 
 
-# A signal inside this module, not an error that anyone sees.
-class _Left(Exception):  # noqa: N818
+class _Left(Exception):
     """A file is left out; carries the reason."""
 
     def __init__(self, reason: SkipReason) -> None:

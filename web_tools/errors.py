@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from egress import errors as egress_errors
+from egress.violation import Violation, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from egress.violation import Violation
+    from egress.url import Target
 
 __all__ = (
     "CODES",
@@ -249,19 +250,28 @@ EGRESS_FAILURES: Final[Mapping[type[egress_errors.EgressError], EgressFailure]] 
 _UNKNOWN_FAILURE: Final = EgressFailure(detail="fetch", message="The page could not be fetched.")
 
 
-def error_from_egress(error: egress_errors.EgressError) -> WebToolError:
+def error_from_egress(
+    error: egress_errors.EgressError, *, before: tuple[Target, ...] = ()
+) -> WebToolError:
     """The tool's error for *error*, which the caller raises ``from`` it.
 
-    A denial keeps its violation, unless a proxy has already made the event.
+    Args:
+        error: What a fetch raised.
+        before: What this read had requested before that fetch began, in order. A denial is
+            told with the whole chain of hops.
+
+    Returns:
+        The error of the row of its class. A denial keeps its one violation, unless a proxy
+        has already made the event.
     """
     failure = _failure_of(type(error))
-    redirected = getattr(error, "hop", 0) > 0 or _denied_hop(error) > 0
+    redirected = bool(before) or getattr(error, "hop", 0) > 0 or _denied_hop(error) > 0
     return WebToolError(
         failure.code,
         "A redirect of the page failed. " + failure.message if redirected else failure.message,
         retryable=bool(getattr(error, "retryable", False)) and _may_retry(failure.code),
         detail=error.reason if isinstance(error, egress_errors.UrlRejected) else failure.detail,
-        violation=_unreported(error),
+        violation=_unreported(error, before),
         cause=_cause(error),
     )
 
@@ -285,11 +295,13 @@ def _denied_hop(error: egress_errors.EgressError) -> int:
     return error.violation.hop if isinstance(error, egress_errors.EgressDenied) else 0
 
 
-def _unreported(error: egress_errors.EgressError) -> Violation | None:
-    """The violation that still has to be reported."""
-    if isinstance(error, egress_errors.EgressDenied) and error.event_id is None:
-        return error.violation
-    return None
+def _unreported(error: egress_errors.EgressError, before: tuple[Target, ...]) -> Violation | None:
+    """The violation that still has to be reported, its hops counted from the first request."""
+    if not isinstance(error, egress_errors.EgressDenied) or error.event_id is not None:
+        return None
+    denied = error.violation
+    hops = (*(facts_of(target) for target in before), *denied.hops)
+    return attrs.evolve(denied, hop=len(hops), hops=hops)
 
 
 class ProviderFault(StrEnum):
@@ -330,8 +342,7 @@ class SearchProviderError(WebToolsError):
         super().__init__(f"{self.fault}: {operator_text}" if operator_text else str(self.fault))
 
 
-# The names below say the situation; a suffix would add nothing.
-class InvalidCaps(WebToolsError, ValueError):  # noqa: N818
+class InvalidCaps(WebToolsError, ValueError):
     """A ceiling of the host is not a usable number: `field` is which, `problem` says why."""
 
     def __init__(self, field: str, problem: str) -> None:
@@ -344,6 +355,5 @@ class CorpusError(WebToolsError):
     """A folder that cannot be a corpus: missing, not a folder, or over a limit of its own."""
 
 
-# As above.
-class IndexUnusable(WebToolsError):  # noqa: N818
+class IndexUnusable(WebToolsError):
     """A search index that cannot be built or opened; the message says which file and why."""

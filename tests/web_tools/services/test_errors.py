@@ -20,7 +20,7 @@ from egress.errors import (
     UrlReason,
     UrlRejected,
 )
-from egress.violation import Violation, violation_of
+from egress.violation import Violation, facts_of, violation_of
 from web_tools.errors import (
     CODES,
     EGRESS_FAILURES,
@@ -187,10 +187,20 @@ def test_a_denial_keeps_its_one_violation() -> None:
     denied = violation(hop=2)
     error = error_from_egress(EgressDenied(denied))
 
-    assert denied is error.violation
+    assert denied == error.violation
     assert error.message == (
         "A redirect of the page failed. This run is not allowed to read that URL."
     )
+
+
+def test_a_denial_after_other_requests_keeps_the_whole_chain() -> None:
+    """Hops of an earlier fetch of the same read come first, and the count goes on from them."""
+    first = parse_target("https://docs.example.org/stub")
+    told = error_from_egress(EgressDenied(violation(hop=1)), before=(first,)).violation
+
+    assert told is not None
+    assert (2, facts_of(first), "docs.example.org") == (told.hop, told.hops[0], told.hops[1].host)
+    assert told.target == violation().target
 
 
 def test_a_denial_that_a_proxy_reported_makes_no_second_event() -> None:

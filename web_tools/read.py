@@ -1,0 +1,290 @@
+"""One page, from a URL to text that a model can use.
+
+The order is fixed: the guarded fetch (every hop checked), the status, extraction (which
+refuses what is not text, JSON or XML), a meta refresh as one more hop through the same
+checks, the cut, the citation. What comes out is plain text; the fence is put on by who
+shows it to a model.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final, Protocol
+
+import attrs
+
+from citations.citation import KnowledgeCitation
+from citations.digests import document_id, revision_id
+from egress.chain import Hop
+from egress.client import Fetched
+from egress.errors import (
+    DeadlineExceeded,
+    EgressError,
+    TooManyRedirects,
+    UrlRejected,
+)
+from egress.ports import FetchLimits
+from egress.url import Target, parse_target, resolve_location
+from web_tools._cut import cut_utf8
+from web_tools.arguments import ReadRequest, WebToolCaps
+from web_tools.errors import WebErrorCode, WebToolError, error_from_egress, is_retryable_status
+from web_tools.extract import Detail, Extracted, ExtractionFailed, UnsupportedContent
+
+__all__ = ("Client", "Page", "PageReader", "TextExtractor")
+
+_MAX_RETRY_AFTER_CHARS: Final = 64
+
+
+class Client(Protocol):
+    """What fetches; `egress.client.GuardedClient` is one."""
+
+    async def fetch(self, url: str | Target, *, limits: FetchLimits | None = None) -> Fetched:
+        """The final answer to a GET of *url*, every hop checked."""
+        ...
+
+
+class TextExtractor(Protocol):
+    """What makes text of a body; `web_tools.extract.Extractor` is one."""
+
+    async def extract(self, body: bytes, *, content_type: str | None, url: str) -> Extracted:
+        """Readable text of a response body."""
+        ...
+
+
+@attrs.frozen(kw_only=True)
+class Page:
+    """What one read gives. Plain values: nothing here is fenced.
+
+    Attributes:
+        url: The canonical form of the URL that was asked for.
+        final_url: The canonical URL that the text came from.
+        content_type: Media type without parameters.
+        text: Extracted text, cut to the request's `max_bytes`.
+        bytes: Bytes of UTF-8 in `text`.
+        total_bytes: Bytes of UTF-8 in the whole extracted text.
+        total_chars: Characters in the whole extracted text.
+        truncated: Something was dropped: of the body, of the extracted text, or by the cut.
+        fetched_at: When the final answer had arrived.
+        citation: Its revision is the digest of the whole extracted text.
+        detail: ``empty_content`` or ``interstitial``; the read succeeded all the same.
+        hops: The answered requests before the final one, meta refreshes included.
+        downgraded: Whether some hop went from https to http.
+        hidden_chars: Characters that a person looking at the page would not have seen.
+    """
+
+    url: str
+    final_url: str
+    content_type: str
+    text: str = attrs.field(repr=False)
+    bytes: int
+    total_bytes: int
+    total_chars: int
+    truncated: bool
+    fetched_at: datetime
+    citation: KnowledgeCitation
+    detail: Detail | None
+    hops: tuple[Hop, ...]
+    downgraded: bool
+    status: int
+    title: str | None
+    language: str | None
+    charset: str
+    charset_source: str
+    hidden_chars: int
+
+
+class PageReader:
+    """Reads pages for one run through its guarded client.
+
+    Args:
+        client: Fetches; belongs to the caller, who closes it.
+        extractor: Makes text; belongs to the caller, who closes it.
+        clock: Gives the time of day, aware.
+        caps: `max_redirects` and `timeout_ms` bound each read, meta refreshes included. The
+            time of extraction is bounded by the extractor.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        extractor: TextExtractor,
+        *,
+        clock: Callable[[], datetime],
+        caps: WebToolCaps | None = None,
+    ) -> None:
+        self._client = client
+        self._extractor = extractor
+        self._clock = clock
+        self._caps = caps or WebToolCaps()
+
+    async def read(self, request: ReadRequest) -> Page:
+        """The page that *request* names.
+
+        Raises:
+            WebToolError: WEB_URL_NOT_ALLOWED, WEB_EGRESS_DENIED (with the one violation),
+                WEB_HTTP_ERROR, WEB_FETCH_FAILED, WEB_TOO_MANY_REDIRECTS or
+                WEB_CONTENT_TYPE_UNSUPPORTED, as the table of codes says.
+        """
+        asked = _parse(request.url)
+        trail = _Trail(target=asked, seconds_left=self._caps.timeout_seconds)
+        while True:
+            fetched, trail = await self._fetch(trail)
+            fetched_at = self._clock()
+            _require_success(fetched)
+            extracted = await self._extract(fetched)
+            if extracted.refresh is None:
+                return _page(asked, fetched, extracted, trail, request.max_bytes, fetched_at)
+            trail = trail.refreshed(fetched, extracted.refresh, self._caps.max_redirects)
+
+    async def _fetch(self, trail: "_Trail") -> tuple[Fetched, "_Trail"]:
+        """The answer at the end of the redirects from where *trail* stands."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            fetched = await self._client.fetch(trail.target, limits=trail.limits(self._caps))
+        except EgressError as error:
+            raise error_from_egress(error, before=trail.before) from error
+        return fetched, trail.answered(fetched, seconds=loop.time() - started)
+
+    async def _extract(self, fetched: Fetched) -> Extracted:
+        try:
+            return await self._extractor.extract(
+                fetched.body, content_type=fetched.header("content-type"), url=fetched.final.url
+            )
+        except UnsupportedContent as error:
+            raise WebToolError(
+                WebErrorCode.CONTENT_TYPE_UNSUPPORTED,
+                "The page is not text, JSON or XML.",
+                detail="unsupported_content_type",
+                cause=str(error),
+            ) from error
+        except ExtractionFailed as error:
+            raise WebToolError(
+                WebErrorCode.FETCH_FAILED,
+                "No text could be made of the page.",
+                detail="extraction_failed",
+                cause=str(error),
+            ) from error
+
+
+@attrs.frozen(kw_only=True)
+class _Trail:
+    """Where a read stands: what to request next, and what was requested before."""
+
+    target: Target
+    seconds_left: float
+    hops: tuple[Hop, ...] = ()
+    downgraded: bool = False
+
+    @property
+    def before(self) -> tuple[Target, ...]:
+        return tuple(hop.target for hop in self.hops)
+
+    def limits(self, caps: WebToolCaps) -> FetchLimits:
+        """What is left of the read's redirects and seconds."""
+        if self.seconds_left <= 0:
+            raise DeadlineExceeded(host=self.target.host, hop=len(self.hops))
+        return FetchLimits(
+            max_redirects=caps.max_redirects - len(self.hops), timeout_seconds=self.seconds_left
+        )
+
+    def answered(self, fetched: Fetched, *, seconds: float) -> "_Trail":
+        """After a fetch that took *seconds*."""
+        return attrs.evolve(
+            self,
+            target=fetched.final,
+            seconds_left=self.seconds_left - seconds,
+            hops=(*self.hops, *fetched.hops),
+            downgraded=self.downgraded or fetched.downgraded,
+        )
+
+    def refreshed(self, fetched: Fetched, reference: str, max_redirects: int) -> "_Trail":
+        """After a page that sends its reader on: one more hop, with the same cap (R12)."""
+        host, hop = fetched.final.host, len(self.hops)
+        try:
+            if hop >= max_redirects:
+                raise TooManyRedirects(host=host, hop=hop, detail=f"more than {max_redirects}")
+            target = resolve_location(fetched.final, reference)
+        except EgressError as error:
+            before = (*self.before, fetched.final)
+            raise error_from_egress(error, before=before) from error
+        return attrs.evolve(
+            self,
+            target=target,
+            hops=(*self.hops, Hop(target=fetched.final, status=fetched.status)),
+            downgraded=self.downgraded
+            or (fetched.final.scheme == "https" and target.scheme == "http"),
+        )
+
+
+def _parse(url: str) -> Target:
+    try:
+        return parse_target(url)
+    except UrlRejected as error:
+        raise error_from_egress(error) from error
+
+
+def _require_success(fetched: Fetched) -> None:
+    """Refuse every final answer but 2xx; the words of its body are nobody's text."""
+    status = fetched.status
+    if 200 <= status <= 299:
+        return
+    raise WebToolError(
+        WebErrorCode.HTTP_ERROR,
+        f"The server answered with status {status}.",
+        retryable=is_retryable_status(status),
+        detail=f"http_{status}",
+        retry_after=_retry_after(fetched),
+        cause=f"status {status} from {fetched.final.origin}",
+    )
+
+
+def _retry_after(fetched: Fetched) -> str | None:
+    value = fetched.header("retry-after")
+    if value is None or not (value.isascii() and value.isprintable()):
+        return None
+    return value[:_MAX_RETRY_AFTER_CHARS]
+
+
+def _page(
+    asked: Target,
+    fetched: Fetched,
+    extracted: Extracted,
+    trail: _Trail,
+    max_bytes: int,
+    fetched_at: datetime,
+) -> Page:
+    text = cut_utf8(extracted.text, max_bytes)
+    cut = len(text) < len(extracted.text)
+    return Page(
+        url=asked.document_url,
+        final_url=fetched.final.document_url,
+        content_type=extracted.media_type,
+        text=text,
+        bytes=len(text.encode()),
+        total_bytes=len(extracted.text.encode()),
+        total_chars=len(extracted.text),
+        truncated=cut or fetched.truncated or extracted.truncated,
+        fetched_at=fetched_at,
+        citation=_cite(fetched.final, extracted.text, fetched_at),
+        detail=extracted.detail,
+        hops=trail.hops,
+        downgraded=trail.downgraded,
+        status=fetched.status,
+        title=extracted.title,
+        language=extracted.language,
+        charset=extracted.charset,
+        charset_source=extracted.charset_source.value,
+        hidden_chars=extracted.hidden_chars,
+    )
+
+
+def _cite(final: Target, text: str, fetched_at: datetime) -> KnowledgeCitation:
+    url = final.document_url
+    return KnowledgeCitation(
+        source_id=final.host,
+        document_id=document_id(url),
+        path=url,
+        revision_id=revision_id(text),
+        retrieved_at=fetched_at,
+    )
