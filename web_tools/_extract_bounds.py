@@ -4,12 +4,14 @@ import attrs
 
 MAX_INPUT_BYTES = 8 * 1024 * 1024
 MAX_TEXT_BYTES = 4 * 1024 * 1024
-MAX_TAGS = 400_000
+MAX_TAGS = 300_000
 """Most elements a tree is built from; each costs the parser about 200 bytes, Python as much again."""
 
 _INLINE_HTML_BYTES = 96 * 1024
 _INLINE_TEXT_BYTES = 256 * 1024
-_INLINE_TAGS = 4_000
+_INLINE_TAGS = 3_000
+_INLINE_OPEN = 400
+_PIECES = 32
 _INLINE_MARKS = 16_000
 """`=` and `&`: attributes and entities."""
 
@@ -38,7 +40,24 @@ def is_small(body: bytes, *, is_html: bool) -> bool:
         len(body) <= _INLINE_HTML_BYTES
         and body.count(b"<") <= _INLINE_TAGS
         and body.count(b"=") + body.count(b"&") <= _INLINE_MARKS
+        and _is_shallow(body)
     )
+
+
+def _is_shallow(body: bytes) -> bool:
+    """Whether elements cannot be nested deep: at no point are many more open than closed.
+
+    Looked at between pieces, so the true depth can be higher by the tags of one piece. An
+    element without an end tag counts as open: a page of images is judged deeper than it is.
+    """
+    piece = len(body) // _PIECES + 1
+    is_open = 0
+    for start in range(0, len(body), piece):
+        part = body[start : start + piece + 1]  # one byte more, so that no `</` is cut apart
+        is_open += part.count(b"<") - 2 * part.count(b"</")
+        if is_open > _INLINE_OPEN:
+            return False
+    return True
 
 
 def cut_text(text: str) -> tuple[str, bool]:

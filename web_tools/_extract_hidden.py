@@ -5,12 +5,14 @@ until a script has run.
 """
 
 import re
-from functools import lru_cache
+
+import attrs
 
 from web_tools._extract_dom import Document, Element
 
-_BY_ATTRIBUTE = "body [hidden], body dialog:not([open]), body [popover], body input"
+_BY_ATTRIBUTE = "[hidden], dialog:not([open]), [popover], input[type=hidden]"
 _MARK = "x-hidden-by-style"
+_WAITING = 2_000
 
 _NUMBER = r"0*(?:\.0+)?(?:px|em|rem|pt|%|vw|vh)?"
 _FAR = r"-\d{3,}(?:\.\d+)?(?:px|em|rem|pt|%|vw|vh)?"
@@ -28,8 +30,9 @@ _ZERO_BOX = re.compile(r"(?:^|;)(?:max-)?(?:width|height):(?:0|1px)(?:px|em|rem|
 _CLIPPED = re.compile(r"(?:^|;)overflow(?:-x|-y)?:(?:hidden|clip)(?=;|$)")
 _COLOUR = re.compile(r"(?:^|;)color:([^;]{1,40})")
 _GROUND = re.compile(r"(?:^|;)background(?:-color)?:([^;]{1,40})")
+_GROUNDS = "[style*=background], [style*=BACKGROUND], [bgcolor]"
 _STYLE_CHARS = 1024
-_SAME_COLOUR_ANCESTORS = 12
+_SAME_COLOUR_ANCESTORS = 6
 
 _COLOUR_NAMES = {
     "white": "#ffffff",
@@ -47,60 +50,102 @@ _SHORT_HEX = re.compile(r"#[0-9a-f]{3}")
 
 def remove_hidden(document: Document) -> int:
     """Take hidden elements out of the tree; the count of characters (without white space) in them."""
-    marked = _mark_by_style(document)
-    if not marked and document.select_one(_BY_ATTRIBUTE) is None:
+    body = document.select_one("body")
+    if body is None:
         return 0
-    before = ink(document.text)
-    document.remove(_BY_ATTRIBUTE)
-    if marked:
-        document.remove(f"body [{_MARK}]")
-    return before - ink(document.text)
+    marked = _mark_by_style(body)
+    if not marked and body.select_one(_BY_ATTRIBUTE) is None:
+        return 0
+    before = ink(body.text)
+    body.remove(f"{_BY_ATTRIBUTE}, [{_MARK}]")
+    return before - ink(body.text)
+
+
+def show_waiting(document: Document, *, at_least: int) -> bool:
+    """Make visible what is hidden and holds *at_least* characters; True if there was any.
+
+    For a page that shows next to nothing: its content waits for a script. Dialogs stay hidden.
+    """
+    body = document.select_one("body")
+    shown, styles = False, _Styles(has_grounds=False)
+    for element in [] if body is None else body.select("[hidden], [style]")[:_WAITING]:
+        hides = element.attr("hidden") is not None or styles.hides(element)
+        if hides and ink(element.text) >= at_least:
+            for name in ("hidden", "style"):
+                if element.attr(name) is not None:
+                    del element.attrs[name]
+            shown = True
+    return shown
 
 
 def ink(text: str) -> int:
-    """Count of characters that leave a mark: all but white space."""
-    return len(text) - sum(map(text.count, " \n\t\r\xa0"))
+    """Count of characters that leave a mark: all but spaces, tabs and line feeds."""
+    return len(text) - text.count(" ") - text.count("\n") - text.count("\t")
 
 
-def _mark_by_style(document: Document) -> bool:
+def _mark_by_style(body: Element) -> bool:
+    styles = _Styles(has_grounds=body.select_one(_GROUNDS) is not None)
     marked = False
-    for element in document.select("body [style], body font[color]"):
-        if _is_hidden(element):
+    for element in body.select("[style], font[color]"):
+        if styles.hides(element):
             element.attrs[_MARK] = ""
             marked = True
     return marked
 
 
-def _is_hidden(element: Element) -> bool:
-    style = _normal(element.attr("style") or "")
-    if _style_hides(style):
-        return True
-    colour = _found(_COLOUR, style) or _normal_colour(element.attr("color") or "")
-    return bool(colour) and colour == _ground_under(element, style)
+@attrs.frozen(kw_only=True)
+class _Style:
+    """What one inline style says that matters here; colours are '' when not stated."""
+
+    hides: bool
+    colour: str
+    ground: str
 
 
-@lru_cache(maxsize=512)
-def _style_hides(style: str) -> bool:
-    if _HIDING.search(style):
-        return True
-    return bool(_CLIPPED.search(style) and _ZERO_BOX.search(style))
+class _Styles:
+    """Inline styles of one page, each text read once: pages repeat them on every element."""
+
+    def __init__(self, *, has_grounds: bool) -> None:
+        self._has_grounds = has_grounds
+        self._read: dict[str, _Style] = {}
+
+    def hides(self, element: Element) -> bool:
+        """Whether an element's own style makes its text invisible."""
+        style = self._of(element)
+        if style.hides or not self._has_grounds:
+            return style.hides
+        colour = style.colour or _normal_colour(element.attr("color") or "")
+        return bool(colour and colour == self._ground_under(element, style))
+
+    def _ground_under(self, element: Element, style: _Style) -> str:
+        """The background colour stated inline here or on a near ancestor, else ''."""
+        node = element
+        for _ in range(_SAME_COLOUR_ANCESTORS):
+            if style.ground:
+                return style.ground
+            parent = node.parent
+            if not isinstance(parent, Element):
+                return ""
+            node, style = parent, self._of(parent)
+            if not style.ground and (stated := node.attr("bgcolor")):
+                return _normal_colour(stated)
+        return ""
+
+    def _of(self, element: Element) -> _Style:
+        text = element.attr("style") or ""
+        style = self._read.get(text)
+        if style is None:
+            style = self._read[text] = _style(_normal(text))
+        return style
 
 
-def _ground_under(element: Element, style: str) -> str:
-    """The background colour stated inline here or on a near ancestor, else ''."""
-    node: object = element
-    for _ in range(_SAME_COLOUR_ANCESTORS):
-        ground = _found(_GROUND, style)
-        if ground:
-            return ground
-        parent = node.parent if isinstance(node, Element) else None
-        if not isinstance(parent, Element):
-            return ""
-        node = parent
-        style = _normal(parent.attr("style") or "")
-        if stated := parent.attr("bgcolor"):
-            return _normal_colour(stated)
-    return ""
+def _style(text: str) -> _Style:
+    clipped = _CLIPPED.search(text) is not None and _ZERO_BOX.search(text) is not None
+    return _Style(
+        hides=clipped or _HIDING.search(text) is not None,
+        colour=_found(_COLOUR, text),
+        ground=_found(_GROUND, text),
+    )
 
 
 def _normal(style: str) -> str:

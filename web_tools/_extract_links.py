@@ -1,5 +1,6 @@
 """Addresses in a page: its base, its canonical and refresh targets, and every link made absolute."""
 
+import re
 from urllib.parse import urljoin
 
 from web_tools._extract_dom import Document, Element, Text
@@ -24,6 +25,7 @@ _ESCAPES = str.maketrans(
         **dict.fromkeys(map(chr, (*range(0x20), 0x7F)), None),
     }
 )
+_UNSAFE = re.compile('[\x00-\x20\x7f"()<>\\\\`|]')
 """What would end a Markdown link target, or need `<...>` around it."""
 
 
@@ -85,7 +87,7 @@ def _keep_or_drop(element: Element, name: str, schemes: tuple[str, ...]) -> bool
         if not href[:8].lower().startswith(schemes):
             del element.attrs[name]
             return False
-    safe = href.translate(_ESCAPES)
+    safe = href.translate(_ESCAPES) if _UNSAFE.search(href) else href
     if len(safe) > _URL_CHARS:
         del element.attrs[name]
         return False

@@ -156,7 +156,16 @@ def _square(table: Element) -> None:
 
 def _with_breaks(text: str) -> str:
     """Line breaks put back: a line of its own, indented as its list item; a space in tables."""
-    return "\n".join(_broken(line) if BREAK in line else line for line in text.split("\n"))
+    pieces: list[str] = []
+    position = 0
+    while (found := text.find(BREAK, position)) >= 0:
+        start = text.rfind("\n", position, found) + 1 or position
+        end = text.find("\n", found)
+        end = len(text) if end < 0 else end
+        pieces += (text[position:start], _broken(text[start:end]))
+        position = end
+    pieces.append(text[position:])
+    return "".join(pieces)
 
 
 def _broken(line: str) -> str:

@@ -13,9 +13,9 @@ from web_tools import _extract_media as media
 from web_tools import _extract_thin as thin
 from web_tools._extract_bounds import bound, cut_text
 from web_tools._extract_dom import Document, Element, parse_page
-from web_tools._extract_hidden import ink, remove_hidden
+from web_tools._extract_hidden import ink, remove_hidden, show_waiting
 from web_tools._extract_markdown import to_markdown
-from web_tools._extract_prune import choose_root, prune, remove_machinery
+from web_tools._extract_prune import choose_root, prose_ink, prune, remove_machinery
 from web_tools._extract_result import Detail, Extracted, TextOrigin, UnsupportedContent
 from web_tools._extract_strip import strip_markup
 from web_tools.charset import Decoded, decode
@@ -122,7 +122,7 @@ def _from_html(opened: _Opened, url: str) -> Extracted:
     canonical = links.canonical_of(document, base)
     refresh = links.refresh_target(document, url)
     read = _read(document, markup, base)
-    text = _SURROGATES.sub("\ufffd", read.text)
+    text = _without_surrogates(read.text)
     detail = thin.detail_of(text, title, markup)
     result = _result(opened, text, origin=read.origin, detail=detail)
     return attrs.evolve(
@@ -138,12 +138,12 @@ def _from_html(opened: _Opened, url: str) -> Extracted:
 def _read(document: Document, markup: str, base: str) -> _Read:
     """The page's content; when that is thin, the first richer reading of the same page."""
     structured = thin.article_body(document) if "articleBody" in markup else ""
-    read = _main(document, base, TextOrigin.MAIN)
+    read = _main(markup, document, base, TextOrigin.MAIN)
     if ink(read.text) >= thin.THIN_INK:
         return read
     streamed = parse_page(markup)
-    if thin.show_streamed(streamed):
-        again = _main(streamed, base, TextOrigin.STREAMED)
+    if show_waiting(streamed, at_least=thin.THIN_INK):
+        again = _main(markup, streamed, base, TextOrigin.STREAMED)
         if ink(again.text) >= thin.THIN_INK:
             return again
     if ink(structured) >= thin.THIN_INK:
@@ -153,11 +153,34 @@ def _read(document: Document, markup: str, base: str) -> _Read:
     return whole if ink(whole.text) > ink(read.text) else read
 
 
-def _main(document: Document, base: str, origin: TextOrigin) -> _Read:
+def _main(markup: str, document: Document, base: str, origin: TextOrigin) -> _Read:
+    nodes = 2 * markup.count("<")
     remove_machinery(document)
     hidden = remove_hidden(document)
-    prune(document)
-    return _Read(text=_markdown(choose_root(document), base), origin=origin, hidden_chars=hidden)
+    before = ink(document.text)
+    left = prune(document, total=before, nodes=nodes)
+    if left * 2 < before:
+        document, left = _unless_misled(markup, document, left, origin)
+    text = _markdown(choose_root(document, total=left, nodes=nodes), base)
+    return _Read(text=text, origin=origin, hidden_chars=hidden)
+
+
+def _unless_misled(
+    markup: str, pruned: Document, left: int, origin: TextOrigin
+) -> tuple[Document, int]:
+    """*pruned*, or the page pruned less if most of its prose went with its chrome; and its size.
+
+    A page's content can bear a word that elsewhere means chrome.
+    """
+    document = parse_page(markup)
+    if origin is TextOrigin.STREAMED:
+        show_waiting(document, at_least=thin.THIN_INK)
+    remove_machinery(document)
+    remove_hidden(document)
+    if prose_ink(pruned) * 10 >= prose_ink(document) * 3:
+        return pruned, left
+    total, nodes = ink(document.text), 2 * markup.count("<")
+    return document, prune(document, total=total, nodes=nodes, thorough=False)
 
 
 def _whole(document: Document, base: str) -> _Read:
@@ -174,11 +197,21 @@ def _markdown(root: Element | None, base: str) -> str:
     return to_markdown(root)
 
 
+def _without_surrogates(text: str) -> str:
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATES.sub("\ufffd", text)
+    return text
+
+
 def _title_of(document: Document) -> str | None:
     for selector in ("head > title", "body > title", "h1"):
         found = document.select_one(selector)
         if found is not None and (title := " ".join(found.text.split())):
-            return _SURROGATES.sub("\ufffd", title[:_TITLE_CHARS])
+            return _without_surrogates(title[:_TITLE_CHARS])
     return None
 
 

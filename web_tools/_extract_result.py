@@ -80,7 +80,7 @@ class ExtractError(Exception):
 
 
 # The name is part of the interface other packages were built on.
-class UnsupportedContent(ExtractError):  # noqa: N818
+class UnsupportedContent(ExtractError):
     """The body is not of a kind that has readable text.
 
     Attributes:
@@ -96,7 +96,7 @@ class UnsupportedContent(ExtractError):  # noqa: N818
 
 
 # The name is part of the interface other packages were built on.
-class ExtractionFailed(ExtractError):  # noqa: N818
+class ExtractionFailed(ExtractError):
     """No text could be made of this page; other pages are not affected.
 
     Attributes:

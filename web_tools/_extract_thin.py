@@ -12,8 +12,6 @@ from web_tools._extract_strip import strip_markup
 THIN_INK = 200
 STRUCTURED_MARK = "[From the page's structured data, not from its visible text]"
 
-_WAITING = "[hidden][id^='S:'], [hidden][id^='B:'], [hidden][id^='P:']"
-_ROOTS = "#__next, #__nuxt, #root, #app, #___gatsby, #app-root, body > main, main"
 _LD_NODES = 20_000
 
 _INTERSTITIAL_TITLES = re.compile(
@@ -72,17 +70,6 @@ _LOADER_WORDS = frozenset(
     ]
 )
 _WORD = re.compile(r"[^\W_]+")
-
-
-def show_streamed(document: Document) -> bool:
-    """Show what waits for a script: React's streamed segments, an app's root. True if any was."""
-    shown = False
-    for element in document.select(f"{_WAITING}, {_ROOTS}"):
-        for name in ("hidden", "style", "aria-hidden"):
-            if element.attr(name) is not None:
-                del element.attrs[name]
-                shown = True
-    return shown
 
 
 def article_body(document: Document) -> str:

@@ -4,6 +4,9 @@
 a linear scan are read in the host itself, so the event loop is never held for long.
 """
 
+import asyncio
+import importlib
+import sys
 from types import TracebackType
 from typing import Self
 
@@ -36,6 +39,9 @@ __all__ = (
     "TextOrigin",
     "UnsupportedContent",
 )
+
+
+_PAGE_MODULE = "web_tools._extract_page"
 
 
 @attrs.frozen(kw_only=True)
@@ -99,6 +105,7 @@ class Extractor:
         if self._pool.closed:
             raise ExtractionFailed(FailureReason.CLOSED)
         if self._limits.inline and _is_bounded(body, content_type):
+            await _load_parser()
             return _extract_here(body, content_type, url)
         return await self._extract_in_worker(body[: MAX_INPUT_BYTES + 1], content_type, url)
 
@@ -119,6 +126,13 @@ class Extractor:
                 raise
         strip = attrs.evolve(page, mode="strip", seconds=self._limits.strip_seconds)
         return await self._pool.run(strip)
+
+
+async def _load_parser() -> None:
+    """Import the parser off the loop, once: it takes tens of milliseconds."""
+    if _PAGE_MODULE not in sys.modules:
+        await asyncio.to_thread(importlib.import_module, _PAGE_MODULE)
+        await asyncio.to_thread(importlib.import_module, "turbohtml.detect")
 
 
 def _is_bounded(body: bytes, content_type: str | None) -> bool:
