@@ -87,6 +87,28 @@ class ToolOutput:
     turn: Turn | None = None
 
 
+def _plain(value: object) -> Json:
+    """A copy of a JSON value made of dicts and lists, which nobody else can change.
+
+    Raises:
+        ContractError: a part of it is not JSON.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise ContractError("parameters", f"{type(value).__name__} is not JSON")
+
+
+def _plain_object(value: Mapping[str, Json]) -> Mapping[str, Json]:
+    plain = _plain(value)
+    if not isinstance(plain, dict):
+        raise ContractError("parameters", "must be an object")
+    return plain
+
+
 @attrs.frozen(kw_only=True)
 class ToolSpec:
     """One tool as it is offered to the model.
@@ -104,7 +126,7 @@ class ToolSpec:
 
     name: str
     description: str
-    parameters: Mapping[str, Json]
+    parameters: Mapping[str, Json] = attrs.field(converter=_plain_object)
     output_trust: Integrity = Integrity.EXTERNAL
     timeout_seconds: float = 60.0
     effects: Effects = Effects.ONCE

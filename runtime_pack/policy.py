@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, TypeAlias
 
@@ -107,11 +107,23 @@ class ToolRule:
         }
 
 
+def _rule_tuple(rules: Iterable[ToolRule]) -> tuple[ToolRule, ...]:
+    """The rules as given.
+
+    Raises:
+        ContractError: one of them is not a rule.
+    """
+    given = tuple(rules)
+    if not all(isinstance(rule, ToolRule) for rule in given):
+        raise ContractError("tool_policy", "holds something that is not a ToolRule")
+    return given
+
+
 @attrs.frozen
 class ToolPolicy:
     """Rules in any order; the strictest that matches wins."""
 
-    rules: tuple[ToolRule, ...] = attrs.field(default=(), converter=tuple)
+    rules: tuple[ToolRule, ...] = attrs.field(default=(), converter=_rule_tuple)
 
     @property
     def sha256(self) -> str:

@@ -1,7 +1,8 @@
 """A deterministic model that answers with sentences it has read. No language model is involved.
 
 It searches for the words of the question, reads the best pages, and quotes the sentences that
-share the most with the question, each with the number of its source. It says so in its answer.
+share the most with the question, each with the number of its source; the numbered addresses end
+the answer. It says in the answer what it is.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _WORD: Final = re.compile(r"[^\W_]+")
 # A sentence ends at its mark before white space, or at a line that is left empty.
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|\n\s*\n")
 _MARKUP: Final = re.compile(r"^(?:#{1,6}\s|```|\||[-*]\s)")
+# Pages come as Markdown, in which a literal star or underscore has a backslash.
+_ESCAPED: Final = re.compile(r"\\([!-/:-@\[-`{-~])")
 _LEAST_CHARACTERS: Final = 25
 _MOST_CHARACTERS: Final = 400
 _STOP_WORDS: Final = frozenset(
@@ -109,7 +112,8 @@ class ExtractiveModel:
         question = asked(request.messages)
         offered = {tool.name for tool in request.tools}
         if not batch and "web:search" in offered:
-            return _ask(ToolCall(id="search", name="web:search", arguments={"query": question}))
+            query = " ".join(_telling_words(question)) or question
+            return _ask(ToolCall(id="search", name="web:search", arguments={"query": query}))
         if batch and batch[0].name == "web:search" and "web:read" in offered:
             return self._read(batch[0])
         return _reply(self._answer(question, request.messages))
@@ -135,8 +139,9 @@ class ExtractiveModel:
             return "The pages that could be read do not answer this."
         sources = list(dict.fromkeys(candidate.source for candidate in chosen))
         quotes = [f"“{item.text}” [{sources.index(item.source) + 1}]" for item in chosen]
+        listed = [f"[{number}] {url}" for number, url in enumerate(sources, start=1)]
         head = "Sentences from the pages read, quoted; no language model wrote them:"
-        return "\n\n".join((head, *quotes))
+        return "\n\n".join((head, *quotes, "\n".join(listed)))
 
 
 def _read_call(number: int, url: str) -> ToolCall:
@@ -160,9 +165,13 @@ def _stem(word: str) -> str:
     return word
 
 
+def _telling_words(text: str) -> list[str]:
+    """The words in order, without those that every sentence has."""
+    return [word for word in _WORD.findall(text) if word.lower() not in _STOP_WORDS]
+
+
 def _terms(text: str) -> frozenset[str]:
-    words = {word.lower() for word in _WORD.findall(text)}
-    return frozenset(_stem(word) for word in words - _STOP_WORDS)
+    return frozenset(_stem(word.lower()) for word in _telling_words(text))
 
 
 def _choose(terms: frozenset[str], pages: Sequence[Block], most: int) -> tuple[_Candidate, ...]:
@@ -184,7 +193,7 @@ def _choose(terms: frozenset[str], pages: Sequence[Block], most: int) -> tuple[_
 
 def _sentences(body: str) -> Iterable[str]:
     for piece in _SENTENCE_END.split(body):
-        text = " ".join(piece.split())
+        text = _ESCAPED.sub(r"\1", " ".join(piece.split()))
         if _MARKUP.match(text) or not _LEAST_CHARACTERS <= len(text) <= _MOST_CHARACTERS:
             continue
         yield text

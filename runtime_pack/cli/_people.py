@@ -1,0 +1,60 @@
+"""Asking the person at the terminal about pending requests."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import Sequence
+
+import click
+import orjson
+
+from runtime_pack.approvals import ApprovalRequest, Decision, Verdict
+from runtime_pack.cli._show import plain
+
+__all__ = ("answer_all", "ask_person", "can_ask", "who")
+
+
+def can_ask() -> bool:
+    """Whether a person is at the terminal."""
+    return sys.stdin.isatty()
+
+
+def who() -> str:
+    """The name that stands in a decision's record."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return "terminal"
+
+
+def answer_all(
+    requests: Sequence[ApprovalRequest], verdict: Verdict, reason: str
+) -> list[Decision]:
+    """One answer to every request, as the command line said."""
+    return [
+        Decision(request_id=r.request_id, verdict=verdict, decided_by=who(), reason=reason)
+        for r in requests
+    ]
+
+
+def ask_person(requests: Sequence[ApprovalRequest]) -> list[Decision]:
+    """Show each request and take a yes or a no. Standard error, so that --json stays clean.
+
+    Raises:
+        click.Abort: the person interrupted or closed the terminal; nothing is decided.
+    """
+    return [_ask(request) for request in requests]
+
+
+def _ask(request: ApprovalRequest) -> Decision:
+    arguments = orjson.dumps(request.arguments, option=orjson.OPT_INDENT_2).decode()
+    click.echo(f"\n{plain(request.tool)} asks to run with\n{plain(arguments)}", err=True)
+    for reason in request.reasons:
+        click.echo(f"because: {plain(reason)}", err=True)
+    click.echo(f"what the model has seen so far is {request.label.integrity}", err=True)
+    yes = click.confirm("approve this call?", default=False, err=True)
+    verdict = Verdict.APPROVE if yes else Verdict.DENY
+    return Decision(
+        request_id=request.request_id, verdict=verdict, decided_by=who(), reason="at the terminal"
+    )

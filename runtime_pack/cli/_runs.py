@@ -1,0 +1,95 @@
+"""Driving a run from the command line: interruption, requests to a person, exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from runtime_pack.approvals import ApprovalRequest, Decision
+from runtime_pack.guard import AgentTaskRun, GuardedRuntime
+from runtime_pack.loop import (
+    LoopResult,
+    TurnInput,
+    resume_governed_agent_loop,
+    run_governed_agent_loop,
+)
+from runtime_pack.machine import OutcomeKind
+from runtime_pack.state import RunStore
+
+__all__ = ("EXIT_CODES", "Deciding", "drive", "paused_by_signals")
+
+EXIT_CODES: Final = {
+    OutcomeKind.COMPLETED: 0,
+    OutcomeKind.ERROR: 1,
+    OutcomeKind.APPROVAL_REQUIRED: 3,
+    OutcomeKind.SUSPENDED: 4,
+    OutcomeKind.CANCELLED: 1,
+}
+
+Deciding = Callable[[Sequence[ApprovalRequest]], list[Decision]]
+"""Answers requests; an empty list leaves them pending."""
+
+
+@contextmanager
+def paused_by_signals(run: AgentTaskRun) -> Iterator[None]:
+    """Ctrl-C and SIGTERM suspend the run where it stands, so that it can be resumed.
+
+    A second one is not held back: it ends the process as usual.
+    """
+    loop = asyncio.get_running_loop()
+
+    def pause(number: signal.Signals) -> None:
+        loop.remove_signal_handler(number)
+        run.pause(f"interrupted by {number.name}")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, pause, number)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def drive(
+    make: Callable[[], GuardedRuntime],
+    *,
+    store: RunStore,
+    start: TurnInput | None,
+    run_id: str,
+    decide: Deciding,
+) -> LoopResult:
+    """Run or take up a run, and take it up again for as long as its requests are answered.
+
+    Args:
+        make: a newly guarded runtime for each drive.
+        store: where the run is saved.
+        start: the input of a new run; None takes up the run that is saved.
+        run_id: the id of the run to take up.
+        decide: answers requests, outside the loop: nothing runs meanwhile.
+    """
+    result = await _first(make(), store, start, run_id)
+    while result.kind is OutcomeKind.APPROVAL_REQUIRED:
+        decisions = decide(result.requests)
+        if not decisions:
+            return result
+        runtime = make()
+        with paused_by_signals(runtime.task_run):
+            result = await resume_governed_agent_loop(
+                runtime=runtime, store=store, run_id=result.run_id, decisions=decisions
+            )
+    return result
+
+
+async def _first(
+    runtime: GuardedRuntime, store: RunStore, start: TurnInput | None, run_id: str
+) -> LoopResult:
+    with paused_by_signals(runtime.task_run):
+        if start is not None:
+            return await run_governed_agent_loop(
+                runtime=runtime, execute_turn_input=start, store=store
+            )
+        return await resume_governed_agent_loop(runtime=runtime, store=store, run_id=run_id)

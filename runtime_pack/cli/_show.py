@@ -1,0 +1,153 @@
+"""What a run looks like on a terminal and as JSON: pure, from a result to text and values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import attrs
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from runtime_pack.catalog import TURN_TOOL
+from runtime_pack.ledger import STEPS, TURNS, UNLIMITED, LedgerView
+from runtime_pack.loop import LoopResult
+from runtime_pack.messages import Json
+from runtime_pack.records import StepRecord
+
+__all__ = (
+    "Reference",
+    "budget_rows",
+    "plain",
+    "references",
+    "result_json",
+    "show_answer",
+    "show_budgets",
+    "show_steps",
+)
+
+_REFERENCE: Final = re.compile(r"^\[(?P<number>[1-9][0-9]{0,3})\] (?P<url>\S+)$", re.MULTILINE)
+
+
+@attrs.frozen(kw_only=True)
+class Reference:
+    """A numbered source of an answer; `citation` is None when the run did not read it."""
+
+    number: int
+    url: str
+    citation: Mapping[str, str] | None
+
+
+def references(text: str, steps: Iterable[StepRecord]) -> tuple[Reference, ...]:
+    """The numbered sources at the end of an answer, matched with what the run has read."""
+    read = {
+        citation["path"]: citation
+        for record in steps
+        if record.tool == "web:read" and record.ok
+        for citation in record.citations
+    }
+    return tuple(
+        Reference(number=int(m["number"]), url=m["url"], citation=read.get(m["url"]))
+        for m in _REFERENCE.finditer(text)
+    )
+
+
+def plain(text: str) -> str:
+    """Text that a terminal shows and does not obey: control characters are made visible."""
+    return "".join(
+        character if character in "\n\t" or character.isprintable() else "\N{REPLACEMENT CHARACTER}"
+        for character in text
+    )
+
+
+def show_answer(console: Console, result: LoopResult) -> None:
+    """The answer and its references. Nothing in it is taken as markup."""
+    body, listed = _REFERENCE.sub("", result.text).rstrip(), references(result.text, result.steps)
+    console.print(Text(plain(body)))
+    console.print()
+    for reference in listed:
+        console.print(Text(_reference_line(reference)), soft_wrap=True)
+
+
+def _reference_line(reference: Reference) -> str:
+    head = f"[{reference.number}] {plain(reference.url)}"
+    if reference.citation is None:
+        return f"{head}  NOT READ in this run"
+    when, revision = reference.citation["retrievedAt"], reference.citation["revisionId"]
+    return f"{head}  read {when[:19]}Z, revision {revision[:19]}"
+
+
+def show_steps(console: Console, steps: Sequence[StepRecord]) -> None:
+    """One row a turn or call, with what it cost."""
+    table = Table(title="steps", title_justify="left", pad_edge=False)
+    for name in ("step", "tool", "outcome"):
+        table.add_column(name)
+    for name in ("turns", "steps", "ms", "tokens"):
+        table.add_column(name, justify="right")
+    for record in steps:
+        outcome = "ok" if record.ok else Text(plain(record.code or "failed"), style="red")
+        table.add_row(record.step, Text(plain(record.tool)), outcome, *_costs(record))
+    console.print(table)
+
+
+def _costs(record: StepRecord) -> tuple[str, str, str, str]:
+    is_turn = record.tool == TURN_TOOL
+    tokens = record.input_tokens + record.output_tokens
+    return (
+        "1" if is_turn else "",
+        "" if is_turn else str(int(record.admitted)),
+        f"{record.elapsed_us / 1000:.1f}" if record.admitted else "",
+        str(tokens) if is_turn else "",
+    )
+
+
+def budget_rows(view: LedgerView) -> tuple[tuple[str, str, str, str], ...]:
+    """Budget, limit, used and left, as text."""
+    rows = [
+        (
+            name,
+            str(view.limits.counts.get(name, UNLIMITED)),
+            str(view.used.get(name, 0)),
+            str(view.left(name)),
+        )
+        for name in (TURNS, STEPS, *sorted(n for n in view.limits.counts if n.startswith("tool:")))
+    ]
+    limit, used = view.limits.seconds, view.active_seconds
+    left = UNLIMITED if limit == UNLIMITED else f"{max(0.0, limit - used):.1f}"
+    rows.append(("seconds", str(limit), f"{used:.1f}", left))
+    return tuple(rows)
+
+
+def show_budgets(console: Console, view: LedgerView) -> None:
+    """What was used and what is left."""
+    table = Table(title="budgets", title_justify="left", pad_edge=False)
+    table.add_column("budget")
+    for name in ("limit", "used", "left"):
+        table.add_column(name, justify="right")
+    for row in budget_rows(view):
+        table.add_row(*row)
+    console.print(table)
+
+
+def result_json(result: LoopResult) -> dict[str, Json]:
+    """A result for machines."""
+    cited: list[Json] = [
+        {
+            "number": r.number,
+            "url": r.url,
+            "citation": None if r.citation is None else dict(r.citation),
+        }
+        for r in references(result.text, result.steps)
+    ]
+    return {
+        "kind": str(result.kind),
+        "run": result.run_id,
+        "text": result.text,
+        "references": cited,
+        "stop": None if result.stop is None else result.stop.to_json(),
+        "ledger": result.ledger.to_json(),
+        "steps": [record.to_json() for record in result.steps],
+        "requests": [request.to_json() for request in result.requests],
+    }

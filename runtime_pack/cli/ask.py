@@ -1,0 +1,313 @@
+"""`runtime-pack ask "QUESTION"`: one governed run over a corpus or a configured provider."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import cattrs
+import click
+import orjson
+from rich.console import Console
+
+from egress import AllowlistError, parse_allowlist
+from runtime_pack.agent import create_agent_runtime
+from runtime_pack.approvals import ApprovalRequest, Decision, Verdict
+from runtime_pack.audit import AuditLog
+from runtime_pack.cli._corpus import load_corpus, serve
+from runtime_pack.cli._people import answer_all, ask_person, can_ask
+from runtime_pack.cli._runs import EXIT_CODES, drive
+from runtime_pack.cli._show import result_json, show_answer, show_budgets, show_steps
+from runtime_pack.cli._state import StateFolder, open_state, state_option
+from runtime_pack.errors import ContractError, StopCode, StoreError
+from runtime_pack.events import Event
+from runtime_pack.guard import GuardedRuntime, create_agent_task_run
+from runtime_pack.loop import LoopResult, TurnInput
+from runtime_pack.messages import UserMessage
+from runtime_pack.models import ExtractiveModel
+from runtime_pack.policy import ApprovalClass, TaskContract, ToolPolicy, ToolRule
+from runtime_pack.web_catalog import READ_TOOL, build_web_tool_catalog, create_web_tool_runtime
+from web_tools.search import WebSearchProvider
+
+__all__ = ("command",)
+
+_INTERRUPTED = 130
+
+
+@attrs.frozen(kw_only=True)
+class _Spec:
+    """What a run needs to be taken up again by this command; stored beside it."""
+
+    question: str
+    corpus: str | None
+    provider: str | None
+    allow: tuple[str, ...]
+    port: int
+    approve: str
+    max_steps: int
+    max_turns: int
+    max_seconds: float
+
+
+@click.command("ask")
+@click.argument("question", required=False)
+@click.option(
+    "--corpus",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Answer from the html, md and txt files of a folder.  [default: the embedded corpus]",
+)
+@click.option(
+    "--provider",
+    metavar="MODULE:FACTORY",
+    help="Search with a provider of yours: a callable without arguments that makes a WebSearchProvider.",
+)
+@click.option(
+    "--allow",
+    "allow",
+    multiple=True,
+    metavar="ENTRY",
+    help="A host that may be read: host, host:port, *.suffix, address or CIDR. Repeat it.  [default: the corpus alone]",
+)
+@click.option(
+    "--max-steps", type=click.IntRange(min=0), default=20, show_default=True, help="Tool calls."
+)
+@click.option(
+    "--max-turns", type=click.IntRange(min=0), default=10, show_default=True, help="Model turns."
+)
+@click.option(
+    "--max-seconds",
+    type=click.FloatRange(min=0),
+    default=120,
+    show_default=True,
+    help="Seconds of activity.",
+)
+@click.option(
+    "--approve",
+    type=click.Choice(["ask", "deny", "auto"]),
+    default="auto",
+    show_default=True,
+    help="Page reads: ask a person, deny them, or let them run. With --resume: how pending calls are answered.",
+)
+@click.option(
+    "--model",
+    "model",
+    type=click.Choice(["extractive"]),
+    default="extractive",
+    show_default=True,
+    help="Who answers; the built-in one quotes sentences and is no language model.",
+)
+@click.option("--resume", "resume", metavar="RUN", help="Take up a saved run.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for machines.")
+@state_option
+def command(
+    question: str | None,
+    corpus: Path | None,
+    provider: str | None,
+    allow: tuple[str, ...],
+    max_steps: int,
+    max_turns: int,
+    max_seconds: float,
+    approve: str,
+    model: str,
+    resume: str | None,
+    as_json: bool,
+    state_dir: Path | None,
+) -> int:
+    """Answer QUESTION from pages that this run may read, with citations.
+
+    Ctrl-C suspends the run; take it up with --resume RUN. Exit code: 0 answered, 1 failed, 2 wrong
+    usage, 3 a call waits for a person, 4 suspended by a budget, 130 interrupted.
+    """
+    del model
+    if (question is None) == (resume is None):
+        raise click.UsageError("give a QUESTION, or --resume RUN")
+    if corpus is not None and provider is not None:
+        raise click.UsageError("--corpus and --provider exclude each other")
+    state = open_state(state_dir)
+    if question is not None:
+        spec = _Spec(
+            question=question,
+            corpus=None if corpus is None else str(corpus.resolve()),
+            provider=provider,
+            allow=_checked(allow),
+            port=0,
+            approve=approve,
+            max_steps=max_steps,
+            max_turns=max_turns,
+            max_seconds=max_seconds,
+        )
+    else:
+        spec = _load_spec(state, str(resume))
+    try:
+        asked = _Asked(state=state, spec=spec, resume=resume, approve=approve, as_json=as_json)
+        return asyncio.run(asked.run())
+    except (ContractError, StoreError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _checked(allow: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        parse_allowlist(allow)
+    except AllowlistError as error:
+        raise click.BadParameter(str(error), param_hint="--allow") from error
+    return allow
+
+
+def _spec_path(state: StateFolder, run_id: str) -> Path:
+    return state.root / "asked" / f"{run_id}.json"
+
+
+def _save_spec(state: StateFolder, run_id: str, spec: _Spec) -> None:
+    path = _spec_path(state, run_id)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    draft = path.with_suffix(".new")
+    draft.write_bytes(orjson.dumps(attrs.asdict(spec)))
+    draft.replace(path)
+
+
+def _load_spec(state: StateFolder, run_id: str) -> _Spec:
+    if run_id not in state.store.run_ids():
+        raise click.BadParameter(f"no saved run has the id {run_id!r}", param_hint="--resume")
+    try:
+        raw = orjson.loads(_spec_path(state, run_id).read_bytes())
+        return cattrs.Converter(forbid_extra_keys=True).structure(raw, _Spec)
+    except (OSError, ValueError, cattrs.BaseValidationError) as error:
+        text = f"run {run_id} was not started by this command, or its note is damaged"
+        raise click.ClickException(text) from error
+
+
+class _Silent:
+    """The host's end for security events: the log has them, the table shows the refusals."""
+
+    async def emit(self, event: Event) -> None:
+        """Nothing more to do."""
+        del event
+
+
+@attrs.frozen(kw_only=True)
+class _Asked:
+    """One call of the command."""
+
+    state: StateFolder
+    spec: _Spec
+    resume: str | None
+    approve: str
+    as_json: bool
+
+    async def run(self) -> int:
+        console = Console(stderr=self.as_json)
+        with self.state.open_log() as audit:
+            async with self._source() as (provider, allow, port):
+                result = await self._drive(audit, provider, allow, port)
+        self._show(console, result, audit)
+        stop = None if result.stop is None else result.stop.code
+        return _INTERRUPTED if stop == StopCode.PAUSED else EXIT_CODES[result.kind]
+
+    async def _drive(
+        self, audit: AuditLog, provider: WebSearchProvider, allow: Sequence[str], port: int
+    ) -> LoopResult:
+        run_ids = [] if self.resume is None else [self.resume]
+
+        def make() -> GuardedRuntime:
+            run = create_agent_task_run(
+                self._contract(), audit=audit, run_id=run_ids[0] if run_ids else None
+            )
+            if not run_ids:
+                run_ids.append(run.id)
+                _save_spec(self.state, run.id, attrs.evolve(self.spec, port=port))
+            base = create_agent_runtime(model=ExtractiveModel())
+            runtime = create_web_tool_runtime(
+                run.guard_runtime(base), provider=provider, allowlist=allow, emitter=_Silent()
+            )
+            # The composition above puts the web tools inside the guard.
+            if not isinstance(runtime, GuardedRuntime):
+                raise ContractError("runtime", "is not guarded")
+            return runtime
+
+        start = None
+        if self.resume is None:
+            start = TurnInput(
+                messages=(UserMessage(text=self.spec.question),),
+                tool_catalog=build_web_tool_catalog(),
+            )
+        return await drive(
+            make,
+            store=self.state.store,
+            start=start,
+            run_id=self.resume or "",
+            decide=self._decide,
+        )
+
+    @asynccontextmanager
+    async def _source(self) -> AsyncIterator[tuple[WebSearchProvider, tuple[str, ...], int]]:
+        """The provider, the allowlist and the port of the pages (0 without a corpus)."""
+        if self.spec.provider is not None:
+            yield _load_provider(self.spec.provider), self.spec.allow, 0
+            return
+        corpus = load_corpus(None if self.spec.corpus is None else Path(self.spec.corpus))
+        for skipped in corpus.skipped:
+            click.echo(f"left out: {skipped}", err=True)
+        async with serve(corpus, port=self.spec.port) as served:
+            port = int(served.base_url.rpartition(":")[2])
+            yield served.provider, (served.entry, *self.spec.allow), port
+
+    def _contract(self) -> TaskContract:
+        classes = {
+            "ask": ApprovalClass.REQUEST_USER,
+            "deny": ApprovalClass.DENY,
+            "auto": ApprovalClass.AUTO,
+        }
+        # A run keeps the class of its reads; on resume --approve only answers what is pending.
+        rule = ToolRule(tool=READ_TOOL, approval_class=classes[self.spec.approve])
+        return TaskContract(
+            max_steps=self.spec.max_steps,
+            max_turns=self.spec.max_turns,
+            max_duration_seconds=self.spec.max_seconds,
+            tool_policy=ToolPolicy((rule,)),
+        )
+
+    def _decide(self, requests: Sequence[ApprovalRequest]) -> list[Decision]:
+        if self.resume is not None and self.approve != "ask":
+            verdict = Verdict.DENY if self.approve == "deny" else Verdict.APPROVE
+            return answer_all(requests, verdict, f"--approve {self.approve}")
+        return ask_person(requests) if can_ask() else []
+
+    def _show(self, console: Console, result: LoopResult, audit: AuditLog) -> None:
+        if self.as_json:
+            log = {"path": str(audit.path), "head": str(audit.head)}
+            body = {**result_json(result), "audit": log}
+            sys.stdout.buffer.write(orjson.dumps(body, option=orjson.OPT_APPEND_NEWLINE))
+            sys.stdout.buffer.flush()
+            return
+        show_answer(console, result)
+        show_steps(console, result.steps)
+        show_budgets(console, result.ledger)
+        if result.stop is not None:
+            console.print(f"{result.kind}: {result.stop.message}", markup=False)
+        if result.state is not None:
+            console.print(
+                f"take it up with: runtime-pack ask --resume {result.run_id}", markup=False
+            )
+        console.print(f"log {audit.path}", markup=False, soft_wrap=True)
+        console.print(f"head {audit.head}", markup=False, soft_wrap=True)
+
+
+def _load_provider(name: str) -> WebSearchProvider:
+    """The provider that MODULE:FACTORY makes."""
+    module, _, factory = name.partition(":")
+    try:
+        made: Any = getattr(importlib.import_module(module), factory)()
+    # The host's code: whatever it raises, the command says which provider failed.
+    except Exception as error:
+        text = f"{name} could not be made into a provider ({type(error).__name__}: {error})"
+        raise click.BadParameter(text, param_hint="--provider") from error
+    if not callable(getattr(made, "search", None)):
+        raise click.BadParameter(f"what {name} makes has no search", param_hint="--provider")
+    provider: WebSearchProvider = made
+    return provider

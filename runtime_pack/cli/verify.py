@@ -1,0 +1,95 @@
+"""`runtime-pack verify LOG`: is this log what was written?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+import orjson
+
+from runtime_pack.audit import LogHead, LogStatus, Verification, verify_log
+from runtime_pack.cli._state import open_state, state_option
+from runtime_pack.errors import AuditError
+
+__all__ = ("command",)
+
+_CODES: Final = {LogStatus.VERIFIED: 0, LogStatus.TAMPERED: 1, LogStatus.OPEN: 2}
+_FAULTS_SHOWN: Final = 20
+
+
+class _Head(click.ParamType[LogHead]):
+    name = "HEAD"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> LogHead:
+        """NUMBER:SHA256, as a run prints it."""
+        try:
+            return value if isinstance(value, LogHead) else LogHead.parse(str(value))
+        except AuditError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command("verify")
+@click.argument("log", type=click.Path(path_type=Path))
+@click.option("--head", "heads", type=_Head(), multiple=True, help="A head that a run printed.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for machines.")
+@state_option
+def command(log: Path, heads: tuple[LogHead, ...], as_json: bool, state_dir: Path | None) -> int:
+    """Check that LOG was not edited, reordered or cut.
+
+    Every line is chained to the one before, which shows edits, deletions and moved lines. Lines cut
+    off at the end are found against heads that were saved elsewhere: those given with --head and
+    those that runs of the state folder stored.
+
+    Exit code: 0 verified, 1 tampered with, 2 unreadable, or open: no closing line and no saved head
+    that reaches the end.
+    """
+    try:
+        stored = _stored_heads(log, state_dir)
+        found = verify_log(log, (*heads, *stored))
+    except AuditError as error:
+        raise _Unreadable(str(error)) from error
+    if as_json:
+        click.echo(orjson.dumps({"log": str(log), **found.to_json()}).decode())
+    else:
+        click.echo(_told(log, found))
+    return _CODES[found.status]
+
+
+class _Unreadable(click.ClickException):
+    exit_code = 2
+
+
+def _stored_heads(log: Path, state_dir: Path | None) -> tuple[LogHead, ...]:
+    """Heads of the state folder, when there is one: verifying makes none."""
+    try:
+        return open_state(state_dir, create=False).saved_heads(log)
+    except click.ClickException:
+        if state_dir is not None:
+            raise
+        return ()
+
+
+def _told(log: Path, found: Verification) -> str:
+    lines = [f"{log}: {_words(found)}", f"{found.events} events, head {found.head}"]
+    for fault in found.faults[:_FAULTS_SHOWN]:
+        where = f"line {fault.line}" if fault.line else "the log"
+        lines.append(f"  {where}: {fault.problem}")
+    left = len(found.faults) - _FAULTS_SHOWN
+    if left > 0:
+        lines.append(f"  and {left} more")
+    return "\n".join(lines)
+
+
+def _words(found: Verification) -> str:
+    match found.status:
+        case LogStatus.TAMPERED:
+            return "TAMPERED WITH"
+        case LogStatus.OPEN:
+            return "open or cut: no closing line, and no saved head reaches the last line"
+        case LogStatus.VERIFIED if found.heads_found:
+            return f"verified, with {found.heads_found} saved head(s)"
+        case LogStatus.VERIFIED:
+            return "verified (no saved head was at hand: give one with --head to find a cut)"
