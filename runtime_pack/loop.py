@@ -714,6 +714,7 @@ class _Drive:
             "resolved": dict(self.resolved),
             "begun": sorted(self.begun),
             "audit_head": None if run.head is None else str(run.head),
+            "audit_log": None if run.audit is None else str(run.audit.path.resolve()),
             "rows": self.row_count,
             "rows_sha256": self.chain,
         }

@@ -179,7 +179,7 @@ class DirectoryRunStore:
 
     async def load(self, run_id: str) -> SavedRun:
         """See `RunStore.load`."""
-        return await asyncio.to_thread(self._load, run_id)
+        return await asyncio.to_thread(self.read, run_id)
 
     def run_ids(self) -> tuple[str, ...]:
         """The ids of the saved runs, sorted."""
@@ -230,7 +230,8 @@ class DirectoryRunStore:
             return 0, 0
         return envelope.revision, envelope.offset
 
-    def _load(self, run_id: str) -> SavedRun:
+    def read(self, run_id: str) -> SavedRun:
+        """`load` for callers that are not coroutines."""
         folder = self._folder(run_id)
         try:
             envelope = _read_envelope(folder)
