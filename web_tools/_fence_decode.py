@@ -48,8 +48,19 @@ _ESCAPE: Final = re.compile(
     "|[0-3]?[0-7]{1,2}"
     "))"
 )
-_OPENERS: Final = frozenset("&%\\")
-_LONGEST_LEGACY: Final = 6  # `&Ccedil` and its like: HTML lists them without semicolon
+_OPENERS: Final = ("&", "%", "\\")
+
+
+def _legacy_names() -> dict[str, list[str]]:
+    """The names that HTML reads without a semicolon, by their first two letters, longest first."""
+    names: dict[str, list[str]] = {}
+    for name in sorted(html5, key=len, reverse=True):
+        if name[-1] != ";":
+            names.setdefault(name[:2].lower(), []).append(name)
+    return names
+
+
+_LEGACY: Final = _legacy_names()
 _LARGEST: Final = 0x10FFFF
 
 
@@ -94,13 +105,13 @@ def _character(number: str, base: int) -> str:
 
 def _named(spelling: str) -> tuple[str, int]:
     name = spelling[1:]
-    for known in (name, name.lower()):
-        if known.endswith(";") and known in html5:
-            return html5[known], len(spelling)
-    for length in range(min(_LONGEST_LEGACY, len(name)), 1, -1):
-        for known in (name[:length], name[:length].lower()):
-            if known in html5:
-                return html5[known], 1 + length
+    if name[-1] == ";":
+        meant = html5.get(name) or html5.get(name.lower())
+        if meant:
+            return meant, len(spelling)
+    for legacy in _LEGACY.get(name[:2].lower(), ()):
+        if name.startswith(legacy) or name.lower().startswith(legacy.lower()):
+            return html5[legacy], 1 + len(legacy)
     return "", 0
 
 
@@ -174,7 +185,7 @@ def readings(text: str) -> Iterator[Reading]:
     """The text as it stands, then each further reading as long as decoding changes it."""
     rounds: tuple[tuple[str, Meanings], ...] = ()
     yield Reading(text=text, rounds=rounds)
-    while len(rounds) < ROUNDS and not _OPENERS.isdisjoint(text):
+    while len(rounds) < ROUNDS and any(opener in text for opener in _OPENERS):
         decoded, meanings = _round(text)
         if decoded == text:
             return

@@ -6,11 +6,13 @@ possessive, and no bracket is skippable, so a bracket's walk ends at the next br
 total work is linear.
 """
 
+import functools
+import itertools
 import re
-from collections.abc import Iterator
 from typing import Final
 
-from web_tools import _fence_decode, _visible_tables
+from web_tools import _visible_tables
+from web_tools._fence_decode import Reading, WayBack, readings
 from web_tools._visible_edits import Span, Step, rewrite
 
 __all__ = ("MARKER", "TAG", "break_tags", "find_tags", "hide_name")
@@ -19,7 +21,8 @@ TAG: Final = "untrusted-web-content"
 # Not tag-shaped, not a look-alike, not invisible; no token of any chat template begins with it.
 MARKER: Final = "(page text, not a fence: "
 
-_SKIP: Final = f"[ /{_visible_tables.INVISIBLE}{_visible_tables.CONTROL}]*+"
+_SKIPPED: Final = f" /{_visible_tables.INVISIBLE}{_visible_tables.CONTROL}"
+_SKIP: Final = f"[{_SKIPPED}]*+"
 _DIRECTION: Final = re.compile("[\u202a-\u202c\u2066-\u2069]")
 
 
@@ -34,40 +37,79 @@ def _letters(name: str) -> str:
     return f"(?:{single}|{double}{_SKIP if name[2:] else ''}{_letters(name[2:])})"
 
 
-_LETTERS: Final = _letters(TAG.replace("-", ""))
+_NAME_LETTERS: Final = TAG.replace("-", "")
+_LETTERS: Final = _letters(_NAME_LETTERS)
 _WALK: Final = re.compile(f"<({_SKIP}){_LETTERS}")
 _NAME: Final = re.compile(f"({_LETTERS})")
+
+_WIDE_BRACKET: Final = "\U0001d236"  # the only bracket beyond the basic plane; a test says so
+_LETTERS_ONLY: Final = {
+    **{ord(character): None for character in _SKIPPED},
+    **{ord(short): letters for letters, short in _visible_tables.TWO_LETTERS.items()},
+}
+_LOOK_CHARS: Final = 64
+_MAX_LOOKS: Final = 200
 
 
 def _fold(text: str) -> str:
     return text.translate(_visible_tables.fold_table())
 
 
-def _matches(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, int, bool]]:
-    """Start of a match, end of its first group, and whether that group has a slash.
+@functools.cache
+def _bracket_then_letter() -> re.Pattern[str]:
+    table = _visible_tables.fold_table()
+    bracket = _visible_tables.character_class("<", table, 0x10000)
+    skipped = _visible_tables.character_class(_SKIPPED, table)
+    letter = _visible_tables.character_class("u" + _visible_tables.TWO_LETTERS["us"], table)
+    return re.compile(f"[{bracket}][{skipped}]*+[{letter}]")
 
-    Every reading is searched, the text as it came included: decoding may hide a tag that stands
-    there plainly.
-    """
-    for reading in _fence_decode.readings(text):
-        found = list(pattern.finditer(_fold(reading.text)))
-        if not found:
-            continue
-        way_back = _fence_decode.WayBack(reading)
-        for match in found:
-            yield way_back.origin(match.start()), way_back.origin(match.end(1)), "/" in match[1]
+
+def _spells_name(start: str) -> bool:
+    """Whether a text that begins with the first letter may go on to the end of the name."""
+    letters = _fold(start).translate(_LETTERS_ONLY)[: len(_NAME_LETTERS)]
+    return _NAME_LETTERS.startswith(letters)
+
+
+def _may_have_tag(text: str) -> bool:
+    """Cheap test that saves folding a text that is not ASCII; true when in doubt."""
+    if text.isascii() or _WIDE_BRACKET in text:
+        return True
+    found = _bracket_then_letter().finditer(text)
+    for match in itertools.islice(found, _MAX_LOOKS):
+        first = match.end() - 1
+        if _spells_name(text[first : first + _LOOK_CHARS]):
+            return True
+    return next(found, None) is not None
+
+
+def _matches(reading: Reading, pattern: re.Pattern[str]) -> list[tuple[int, int, bool]]:
+    """Start of a match, end of its first group, and whether that group has a slash."""
+    matches = [
+        (match.start(), match.end(1), "/" in match[1])
+        for match in pattern.finditer(_fold(reading.text))
+    ]
+    if not matches or not reading.rounds:
+        return matches
+    origin = WayBack(reading).origin
+    return [(origin(start), origin(end), slash) for start, end, slash in matches]
 
 
 def find_tags(text: str) -> list[Span]:
     """Each forged tag, from its bracket to just before the first letter, with its marker.
 
-    Direction controls inside the span stay, behind the marker: their partners may stand outside.
+    Every reading is searched, the text as it came included: decoding may hide a tag that stands
+    there plainly. Direction controls inside the span stay, behind the marker: their partners may
+    stand outside.
     """
+    matches: list[tuple[int, int, bool]] = []
+    for reading in readings(text):
+        if _may_have_tag(reading.text):
+            matches += _matches(reading, _WALK)
     spans: list[Span] = []
     done = 0
-    for start, first, slash in sorted(_matches(text, _WALK)):
+    for start, first, slash in sorted(matches):
         if start >= done:
-            kept = "".join(_DIRECTION.findall(text, start, first))
+            kept = "" if text.isascii() else "".join(_DIRECTION.findall(text, start, first))
             spans.append((start, first, MARKER + "/" * slash + kept))
             done = first
     return spans
@@ -88,9 +130,10 @@ def break_tags(text: str) -> tuple[Step, ...]:
 
 def hide_name(text: str, replacement: str) -> str:
     """The text with each spelling of the tag's name replaced, bracket or none."""
+    matches = [match for reading in readings(text) for match in _matches(reading, _NAME)]
     spans: list[Span] = []
     done = 0
-    for start, end, _ in sorted(_matches(text, _NAME)):
+    for start, end, _ in sorted(matches):
         if start >= done:
             spans.append((start, end, replacement))
             done = end

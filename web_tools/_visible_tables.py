@@ -5,12 +5,13 @@ array look-up and without an exception per unmapped character.
 """
 
 import functools
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 from web_tools import _fence_lookalikes, _visible_classes
 
-__all__ = ("class_table", "code_points", "fold_table", "marks")
+__all__ = ("character_class", "class_table", "code_points", "fold_table", "marks")
 
 # Planes 0 to 13 and the tag block of plane 14. Beyond it `translate` leaves a character as it is:
 # supplementary variation selectors end at E0FFF, planes 15 and 16 are private use.
@@ -53,6 +54,13 @@ def class_table() -> str:
     """Class of each code point for the context rules of S2."""
     rows = (*_visible_classes.VISIBLE_CLASSES, *_visible_classes.INVISIBLE_CLASSES)
     return _table((name, ranges) for name, ranges, _ in rows)
+
+
+def character_class(wanted: str, table: str, last: int = TABLE_SIZE) -> str:
+    """Regular-expression class of the code points below *last* whose entry is one of *wanted*."""
+    pattern = f"[{re.escape(wanted)}]+"
+    ranges = (found.span() for found in re.finditer(pattern, table[:last]))
+    return "".join(f"\\U{start:08x}-\\U{end - 1:08x}" for start, end in ranges)
 
 
 @functools.cache

@@ -150,11 +150,12 @@ class EditReport:
 class Neutralised:
     """A text made inert: `raw` after S0, `content` after S3, `body` after S5.
 
-    `total` counts the characters before the cut. `turn_words` counts lines that begin like a
+    `revision` is the digest of `raw`. `total` counts the characters before the cut. `turn_words` counts lines that begin like a
     turn of a dialogue; they are left alone.
     """
 
     raw: str
+    revision: str
     content: str
     body: str
     total: int
@@ -223,9 +224,13 @@ class FencedResults:
     blocks: tuple[FencedBlock, ...]
 
 
+def _revision(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
 def text_revision(text: str) -> str:
     """`sha256:<hex>` of a text's UTF-8 form; lone surrogates count as U+FFFD."""
-    return f"sha256:{hashlib.sha256(replace_surrogates(text).encode()).hexdigest()}"
+    return _revision(replace_surrogates(text).encode())
 
 
 def _broken(content: str) -> tuple[str, tuple[Step, ...]]:
@@ -245,6 +250,7 @@ def neutralise(text: str, *, max_chars: int | None = None) -> Neutralised:
     body, broken = _broken(content)
     return Neutralised(
         raw=visible.raw,
+        revision=_revision(visible.data),
         content=content,
         body=body,
         total=len(visible.text),
@@ -288,7 +294,7 @@ def _head(meta: FenceMeta, source: SourceValue, revision: str, total: int) -> _H
 
 def _fence(inert: Neutralised, meta: FenceMeta, nonces: NonceBook, notice: str) -> FencedBlock:
     source = _fence_source.source_value(meta.source)
-    head = _head(meta, source, text_revision(inert.raw), inert.total)
+    head = _head(meta, source, inert.revision, inert.total)
     shown = len(inert.content)
     attributes = _attributes(head, shown)
     # The raw text is searched as well: what S1 and S2 took out may have been a guess.

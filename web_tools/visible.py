@@ -31,6 +31,9 @@ __all__ = (
 
 REPLACEMENT: Final = "\ufffd"
 
+_ASCII_CONTROLS: Final = bytes({*range(0x20), 0x7F} - {*b"\t\n\r"})
+_WIDE_LEADS: Final = (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4")
+
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 # Contents of a string sequence stop at any other introducer, so no start is scanned twice; a
@@ -46,41 +49,45 @@ _PLAIN: Final = (
 # The class in front lets the matcher skip to the next candidate; what follows says what it is.
 _CONTROLS: Final = re.compile(
     rf"[\x1b\x90\x98\x9b\x9d-\x9f{_PLAIN}](?:"
-    rf"(?<=[{_PLAIN}])[{_PLAIN}]*+"
-    r"|(?:(?<=\x1b)\[|(?<=\x9b))[0-?]*+[ -/]*+[@-~]"  # CSI (ECMA-48 5.4)
-    rf"|(?:(?<=\x1b)\]|(?<=\x9d)){_STRING}*+(?:\x07|\x1b\\|\x9c)"  # OSC; xterm ends it with BEL too
-    rf"|(?:(?<=\x1b)[PX^_]|(?<=[\x90\x98\x9e\x9f])){_STRING_OR_BELL}*+(?:\x1b\\|\x9c)"  # DCS SOS PM APC
-    r"|(?<=\x1b)\\"  # a string terminator that ends nothing
+    r"(?<=\x1b)(?:"
+    r"\[[0-?]*+[ -/]*+[@-~]"  # CSI (ECMA-48 5.4)
+    rf"|\]{_STRING}*+(?:\x07|\x1b\\|\x9c)"  # OSC; xterm ends it with BEL too
+    rf"|[PX^_]{_STRING_OR_BELL}*+(?:\x1b\\|\x9c)"  # DCS, SOS, PM, APC
+    r"|\\"  # a string terminator that ends nothing
     r"|)"
+    r"|(?<=\x9b)(?:[0-?]*+[ -/]*+[@-~]|)"
+    rf"|(?<=\x9d)(?:{_STRING}*+(?:\x07|\x1b\\|\x9c)|)"
+    rf"|(?<=[\x90\x98\x9e\x9f])(?:{_STRING_OR_BELL}*+(?:\x1b\\|\x9c)|)"
+    rf"|[{_PLAIN}]*+)"
 )
 _LINE_BREAKS: Final = re.compile(r"[\r\x85\u2028\u2029](?:(?<!\r)|(?!\n))")
-_BEYOND_TABLE: Final = re.compile("[\U000efffe\U000effff\U000ffffe\U000fffff\U0010fffe\U0010ffff]")
-
+_OTHER_BREAKS: Final = re.compile(r"[\x85\u2028\u2029]")
 # One removable code point or a run of them, over the classes of `_visible_classes`. Every context
 # is a neighbour in the raw text, so what was kept is kept again: the step is idempotent.
 # `k` is an invisible code point already kept by the rules on flags or direction.
 _HIDDEN: Final = "JNZ1TPvFMOIpqXBtcDk"
-_REMOVABLE: Final = re.compile(
-    (
-        "(?:[MOIpqXtcD]+"
-        # ZWNJ between two letters of a cursive script; either joiner at a virama
-        "|N(?!(?<=[AaGm]N)[AGm]|(?<=[Hh]N)(?:[^HID]|$)|(?<![HID]N)[Hh])"
-        # ZWJ beside a cursive letter; between two emoji
-        "|J(?!(?<=[AaGmHh]J)(?:[^HID]|$)|(?<![HID]J)[AGmHh]|(?:(?<=EJ)|(?<=EKJ)|(?<=EPJ))E)"
-        "|Z(?!(?<=[Sh]Z)[Sh])"
-        "|1(?!(?<=[Co]1))"
-        "|T(?!(?<=[CE]T))"
-        "|P(?!(?<=[CE]P)|(?<=dP)y)"
-        "|v(?!(?<=Cv))"
-        "|F(?!(?<=GF))"
-        "|B(?!(?<=bB)|b))+"
-    )
-    .replace("HID", _HIDDEN)
-    .encode()
-)
+_UNEXPLAINED: Final = (
+    "[JNZ1TPvFBMOIpqXtcD](?:(?<=[MOIpqXtcD])"
+    # ZWNJ between two letters of a cursive script; either joiner at a virama
+    "|(?<=N)(?!(?<=[AaGm]N)[AGm]|(?<=[Hh]N)(?:[^HID]|$)|(?<![HID]N)[Hh])"
+    # ZWJ beside a cursive letter; between two emoji
+    "|(?<=J)(?!(?<=[AaGmHh]J)(?:[^HID]|$)|(?<![HID]J)[AGmHh]|(?:(?<=EJ)|(?<=EKJ)|(?<=EPJ))E)"
+    "|(?<=Z)(?!(?<=[Sh]Z)[Sh])"
+    "|(?<=1)(?<![Co]1)"
+    "|(?<=T)(?<![CE]T)"
+    "|(?<=P)(?<![CE]P)(?!(?<=dP)y)"
+    "|(?<=v)(?<!Cv)"
+    "|(?<=F)(?<!GF)"
+    "|(?<=B)(?<!bB)(?!b))"
+).replace("HID", _HIDDEN)
+_REMOVABLE: Final = re.compile(f"{_UNEXPLAINED}(?:{_UNEXPLAINED})*+".encode())
+_PIECE_CHARS: Final = 2_000
+
 _DIRECTIONAL: Final = re.compile(b"[MOIpqX]")
 _EMBEDDING: Final = re.compile(b"[OIpqX]")
+_CLOSING: Final = re.compile(b"[pq]")
 _RIGHT_TO_LEFT: Final = re.compile(b"[AR]")
+_EMBED, _ISOLATE, _POP, _POP_ISOLATE, _KEPT = b"OIpqk"
 _MARKS_KEPT: Final = bytes.maketrans(b"M", b"k")
 
 # The three subdivision flags that are recommended for general interchange (UTS 51, RGI). Any other
@@ -97,9 +104,10 @@ _FLAGS: Final = re.compile(
 
 @attrs.frozen(kw_only=True)
 class VisibleText:
-    """A text after S0 to S2, and the steps that changed it."""
+    """A text after S0 to S2, and the steps that changed it; `data` is the UTF-8 form of `raw`."""
 
     raw: str
+    data: bytes
     text: str
     steps: tuple[Step, ...]
 
@@ -114,12 +122,47 @@ def replace_surrogates(text: str) -> str:
     return text if text.isascii() else _SURROGATES.sub(REPLACEMENT, text)
 
 
-def _needs_controls(text: str, folded: str) -> bool:
-    if _visible_tables.CONTROL in folded:
-        return True
-    if "\r" in text and text.count("\r") != text.count("\r\n"):
-        return True
-    return not folded.isascii() and _BEYOND_TABLE.search(folded) is not None
+def _decoded(text: str) -> tuple[str, bytes]:
+    """S0: the text without lone surrogates, and its UTF-8 form."""
+    try:
+        return text, text.encode()
+    except UnicodeEncodeError:
+        raw = _SURROGATES.sub(REPLACEMENT, text)
+        return raw, raw.encode()
+
+
+@functools.cache
+def _suspects(*, wide: bool) -> re.Pattern[str]:
+    """Code points that S1 or S2 may remove; *wide* looks beyond the basic plane as well.
+
+    Each range beyond the basic plane is tried on every character, so the wide pattern has few:
+    all unassigned planes are one range.
+    """
+    table = _visible_tables.fold_table()
+    wanted = _visible_tables.INVISIBLE + _visible_tables.CONTROL
+    last = 0x40000 if wide else 0x10000
+    narrow = _visible_tables.character_class(wanted, table, last)
+    unassigned = r"\U00040000-\U0010ffff" if wide else ""
+    return re.compile(f"[{narrow}{unassigned}]")
+
+
+@functools.cache
+def _controls_in_sight() -> re.Pattern[str]:
+    return re.compile(rf"[\x1b\x85\x90\x98\x9b\x9d-\x9f\u2028\u2029{_PLAIN}]")
+
+
+def _first_suspect(text: str, data: bytes) -> int:
+    """Offset of the first code point that S1 or S2 may remove, or -1.
+
+    *data* is the UTF-8 form, in which a lead byte tells whether there is anything beyond the
+    basic plane.
+    """
+    if text.isascii():
+        clean = len(data.translate(None, _ASCII_CONTROLS)) == len(data)
+        return -1 if clean else 0
+    wide = any(lead in data for lead in _WIDE_LEADS)
+    found = _suspects(wide=wide).search(text)
+    return found.start() if found else -1
 
 
 def _found(pattern: re.Pattern[str], replacement: str, text: str) -> Iterator[Span]:
@@ -136,14 +179,33 @@ def _substitute(name: str, pattern: re.Pattern[str], replacement: str, text: str
     )
 
 
+def _lone_breaks_replaced(text: str) -> str:
+    # NUL is free here: the step before has removed it.
+    joined = text.replace("\r\n", "\0").replace("\r", "\n").replace("\0", "\r\n")
+    return joined if joined.isascii() else _OTHER_BREAKS.sub("\n", joined)
+
+
 def remove_controls(text: str) -> tuple[Step, Step]:
     """S1: the text without terminal sequences, control characters and noncharacters.
 
     Tab, LF and CRLF stay; every other line break becomes LF. No ESC is left, so nothing that
     later steps remove can put a sequence together.
     """
-    controls = _substitute("controls", _CONTROLS, "", text)
-    return controls, _substitute("line-breaks", _LINE_BREAKS, "\n", controls.after)
+    shown = _CONTROLS.sub("", text)
+    return (
+        Step(
+            name="controls",
+            before=text,
+            after=shown,
+            find=functools.partial(_found, _CONTROLS, ""),
+        ),
+        Step(
+            name="line-breaks",
+            before=shown,
+            after=_lone_breaks_replaced(shown),
+            find=functools.partial(_found, _LINE_BREAKS, "\n"),
+        ),
+    )
 
 
 def _keep_flags(text: str, classes: bytearray) -> None:
@@ -157,22 +219,22 @@ def _keep_balanced(classes: bytearray, start: int, end: int) -> None:
 
     A PDI closes what was opened inside its isolate; an override and its PDF are never kept.
     """
-    stack: list[tuple[str, int]] = []
+    stack: list[int] = []
     isolates = 0
-    for found in _EMBEDDING.finditer(classes, start, end):
-        kind, place = found[0].decode(), found.start()
-        if kind in "OIX":
-            stack.append((kind, place))
-            isolates += kind == "I"
-        elif kind == "p" and stack and stack[-1][0] != "I":
-            opened, opener = stack.pop()
-            if opened == "O":
-                classes[opener] = classes[place] = ord("k")
-        elif kind == "q" and isolates:
-            while stack[-1][0] != "I":
+    for place in [found.start() for found in _EMBEDDING.finditer(classes, start, end)]:
+        kind = classes[place]
+        if kind in b"OIX":
+            stack.append(place)
+            isolates += kind == _ISOLATE
+        elif kind == _POP_ISOLATE and isolates:
+            while classes[stack[-1]] != _ISOLATE:
                 stack.pop()
             isolates -= 1
-            classes[stack.pop()[1]] = classes[place] = ord("k")
+            classes[stack.pop()] = classes[place] = _KEPT
+        elif kind == _POP and stack and classes[stack[-1]] != _ISOLATE:
+            opener = stack.pop()
+            if classes[opener] == _EMBED:
+                classes[opener] = classes[place] = _KEPT
 
 
 def _keep_directional(classes: bytearray) -> None:
@@ -183,41 +245,68 @@ def _keep_directional(classes: bytearray) -> None:
         end = classes.find(b"L", found.start())
         end = len(classes) if end < 0 else end
         if _RIGHT_TO_LEFT.search(classes, start, end):
-            _keep_balanced(classes, start, end)
+            if _CLOSING.search(classes, start, end):
+                _keep_balanced(classes, start, end)
             classes[start:end] = classes[start:end].translate(_MARKS_KEPT)
         found = _DIRECTIONAL.search(classes, end)
 
 
-def _removable(text: str) -> Iterator[Span]:
-    classes = bytearray(text.translate(_visible_tables.class_table()).encode("ascii", "replace"))
+def _removable_in(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    part = text[start:end]
+    classes = bytearray(part.translate(_visible_tables.class_table()).encode("ascii", "replace"))
     if b"c" in classes:
-        _keep_flags(text, classes)
+        _keep_flags(part, classes)
     _keep_directional(classes)
-    for found in _REMOVABLE.finditer(classes):
-        yield found.start(), found.end(), ""
+    return [(start + found.start(), start + found.end()) for found in _REMOVABLE.finditer(classes)]
+
+
+def _removable(text: str) -> Iterator[list[tuple[int, int]]]:
+    """What S2 removes, looking only at lines that have something to judge.
+
+    No context reaches beyond a line; lines are taken in pieces of some thousand characters.
+    """
+    suspects = _suspects(wide=True)
+    found = suspects.search(text)
+    while found:
+        start = text.rfind("\n", 0, found.start()) + 1
+        end = text.find("\n", max(found.start(), start + _PIECE_CHARS))
+        end = len(text) if end < 0 else end
+        yield _removable_in(text, start, end)
+        found = suspects.search(text, end)
+
+
+def _removals(text: str) -> Iterator[Span]:
+    return ((start, end, "") for part in _removable(text) for start, end in part)
 
 
 def remove_invisibles(text: str) -> Step:
     """S2: the text without invisible code points that no context explains."""
-    return Step(
-        name="invisibles", before=text, after=rewrite(text, _removable(text)), find=_removable
-    )
+    pieces: list[str] = []
+    done = 0
+    for part in _removable(text):
+        kept_starts = [done, *(end for _, end in part)]
+        kept = zip(kept_starts, (start for start, _ in part), strict=False)
+        pieces += [text[start:end] for start, end in kept]
+        done = kept_starts[-1]
+    pieces.append(text[done:])
+    return Step(name="invisibles", before=text, after="".join(pieces), find=_removals)
 
 
 def make_visible(text: str) -> VisibleText:
     """S0 to S2 of any string."""
-    raw = replace_surrogates(text)
-    folded = raw.translate(_visible_tables.fold_table())
+    raw, data = _decoded(text)
     steps: list[Step] = []
     visible = raw
-    if _needs_controls(raw, folded):
+    suspect = _first_suspect(raw, data)
+    lone_return = "\r" in raw and raw.count("\r") != raw.count("\r\n")
+    if lone_return or (suspect >= 0 and _controls_in_sight().search(raw, suspect)):
         steps += remove_controls(raw)
         visible = steps[-1].after
-    if _visible_tables.INVISIBLE in folded:
+    if suspect >= 0 and not visible.isascii():
         steps.append(remove_invisibles(visible))
         visible = steps[-1].after
     changed = tuple(step for step in steps if step.before != step.after)
-    return VisibleText(raw=raw, text=visible, steps=changed)
+    return VisibleText(raw=raw, data=data, text=visible, steps=changed)
 
 
 def _joins(text: str, place: int) -> bool:
