@@ -8,7 +8,7 @@ MAX_TAGS = 300_000
 """Most elements a tree is built from; each costs the parser about 200 bytes, Python as much again."""
 
 _INLINE_HTML_BYTES = 96 * 1024
-_INLINE_TEXT_BYTES = 256 * 1024
+_INLINE_TEXT_BYTES = 160 * 1024
 _INLINE_TAGS = 3_000
 _INLINE_OPEN = 400
 _PIECES = 32

@@ -10,7 +10,7 @@ import re
 
 import attrs
 
-from web_tools._charset_detect import guesses, utf16_codec
+from web_tools._charset_detect import guesses, own_confidence, sample_of, utf16_codec
 from web_tools._charset_labels import codec_of, name_of
 from web_tools._charset_words import CharsetSource
 
@@ -29,16 +29,19 @@ _BOMS = (  # UTF-32-LE before UTF-16-LE, whose mark is its prefix
     (b"\xff\xfe", "utf-16-le"),
     (b"\xfe\xff", "utf-16-be"),
 )
-_C1 = re.compile("[\x80-\x9f\ufffd]")
+_BAD = (*map(chr, range(0x80, 0xA0)), "\ufffd")
+_TRIED = 5
 _META_TAG = re.compile(rb"<meta[\s/][^>]{0,1024}", re.IGNORECASE)
 _META_CHARSET = re.compile(rb"charset\s{0,16}=\s{0,16}[\"']?\s{0,16}([\w.:-]{1,64})", re.IGNORECASE)
 _XML_ENCODING = re.compile(rb"\s*<\?xml[^>]{0,256}?encoding\s{0,16}=\s{0,16}[\"']([\w.:-]{1,64})")
 _ISO_2022_JP = (b"\x1b$B", b"\x1b$@", b"\x1b(J", b"\x1b(I", b"\x1b$(D")
 _COMMENT_OPEN, _COMMENT_CLOSE = b"<!--", b"-->"
-_WEAK = frozenset({"cp1252"})
+_SERVER_DEFAULT = "windows-1252"
 """What servers send when nobody set anything: a label in its favour proves little."""
-_SURE = 0.6
-"""Detector confidence above which it overrules a weak label that decodes as cleanly."""
+_HIGH_BYTES = bytes(range(0x80, 0x100))
+_FEW, _FEW_FOR_DEFAULT = 64, 8
+"""Non-ASCII bytes below which the model has nothing to say against a label."""
+_MUCH_LIKELIER = 4
 
 
 @attrs.frozen(kw_only=True)
@@ -65,7 +68,7 @@ def decode(body: bytes, *, header_charset: str | None, is_html: bool) -> Decoded
     marked = _by_mark(body)
     if marked is not None:
         return marked
-    if body.isascii() and not _has_escapes(body):
+    if body.isascii() and b"\x00" not in body[:1024] and not _has_escapes(body):
         return Decoded(text=body.decode("ascii"), charset="utf-8", source=CharsetSource.VALID_UTF8)
     return _by_form(body) or _by_label(body, header_charset, is_html=is_html) or _by_model(body)
 
@@ -100,30 +103,37 @@ def _by_label(body: bytes, header: str | None, *, is_html: bool) -> Decoded | No
         for codec, source in labelled
         if codec is not None and _is_clean(text := _lossy(body, codec))
     ]
-    strong = [decoded for decoded in clean if decoded.charset != "windows-1252"]
-    if strong:
-        return strong[0]
     if not clean:
         return None
-    return _overruled(body) or clean[0]
+    strong = [decoded for decoded in clean if decoded.charset != _SERVER_DEFAULT]
+    chosen = (strong or clean)[0]
+    return _contradicting(body, chosen) or chosen
 
 
-def _overruled(body: bytes) -> Decoded | None:
-    """What the model is sure of against a weak label."""
-    for codec, confidence in guesses(body)[:1]:
-        if codec in _WEAK or confidence < _SURE:
-            return None
-        text = _lossy(body, codec)
-        if _is_clean(text):
-            return _decoded(text, codec, CharsetSource.DETECTED)
-    return None
+def _contradicting(body: bytes, chosen: Decoded) -> Decoded | None:
+    """The text in another charset, when the model all but rules out the labelled one.
+
+    Every single-byte charset decodes everything, so a clean decoding alone proves little.
+    """
+    few = _FEW_FOR_DEFAULT if chosen.charset == _SERVER_DEFAULT else _FEW
+    if len(body) - len(body.translate(None, _HIGH_BYTES)) < few:
+        return None
+    ranked = guesses(body)
+    best, confidence = ranked[0] if ranked else ("cp1252", 0.0)
+    own = own_confidence(chosen.charset, ranked)
+    if own is None or own * _MUCH_LIKELIER >= confidence:
+        return None
+    text = _lossy(body, best)
+    return _decoded(text, best, CharsetSource.DETECTED) if _is_clean(text) else None
 
 
 def _by_model(body: bytes) -> Decoded:
     damaged = _lossy(body, "utf-8")
     if _is_clean(damaged):
         return _decoded(damaged, "utf-8", CharsetSource.DETECTED)
-    for codec, _ in guesses(body):
+    for codec, _ in guesses(body)[:_TRIED]:
+        if not _is_clean(_lossy(sample_of(body), codec)):
+            continue
         text = _lossy(body, codec)
         if _is_clean(text):
             return _decoded(text, codec, CharsetSource.DETECTED)
@@ -182,7 +192,7 @@ def _is_clean(text: str) -> bool:
     The second half matters on pages that are mostly markup: all accents of a French page can be
     less than 0.2 % of its characters.
     """
-    bad = len(_C1.findall(text))
+    bad = sum(map(text.count, _BAD))
     if bad == 0:
         return True
     beyond_ascii = len(text) - len(text.encode("ascii", "ignore"))
