@@ -7,7 +7,6 @@ Limits of a call can only lower the host's. An integral float is an integer (``5
 as in JSON Schema and in the strict contract; a boolean, a string or null never is.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
@@ -115,10 +114,19 @@ class SearchRequest:
 
 @attrs.frozen(kw_only=True)
 class ReadRequest:
-    """One read. `url` is still text; `max_bytes` counts UTF-8 bytes of extracted text."""
+    """One read, within the host's ceilings.
+
+    Attributes:
+        url: Still text; whether it is a URL that we accept is decided when it is read.
+        max_bytes: Counts UTF-8 bytes of the extracted text.
+        max_redirects: Of the host's caps; meta refreshes count.
+        timeout_seconds: Of the host's caps; over every request of the read.
+    """
 
     url: str
     max_bytes: int
+    max_redirects: int = 5
+    timeout_seconds: float = 30.0
 
 
 def _schema(properties: Mapping[str, Any], *required: str) -> Mapping[str, Any]:
@@ -203,7 +211,12 @@ def parse_read_arguments(raw: object, caps: WebToolCaps) -> ReadRequest:
     asked = fields.optional("max_bytes", _count)
     fields.refuse_if_faulty()
     wanted = caps.default_read_bytes if asked is None else asked
-    return ReadRequest(url=url or "", max_bytes=min(wanted, caps.max_read_bytes))
+    return ReadRequest(
+        url=url or "",
+        max_bytes=min(wanted, caps.max_read_bytes),
+        max_redirects=caps.max_redirects,
+        timeout_seconds=caps.timeout_seconds,
+    )
 
 
 class _Refused(Exception):
@@ -306,7 +319,7 @@ def _integer(value: object) -> int | None:
     """The integer that JSON means: 5 and 5.0, not True, not "5", not NaN."""
     if isinstance(value, bool):
         return None
-    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+    if isinstance(value, float) and value.is_integer():  # False for NaN and the infinities
         return int(value)
     return value if isinstance(value, int) else None
 

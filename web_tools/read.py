@@ -26,7 +26,7 @@ from egress.errors import (
 from egress.ports import FetchLimits
 from egress.url import Target, parse_target, resolve_location
 from web_tools._cut import cut_utf8
-from web_tools.arguments import ReadRequest, WebToolCaps
+from web_tools.arguments import ReadRequest
 from web_tools.errors import WebErrorCode, WebToolError, error_from_egress, is_retryable_status
 from web_tools.extract import Detail, Extracted, ExtractionFailed, UnsupportedContent
 
@@ -100,8 +100,9 @@ class PageReader:
         client: Fetches; belongs to the caller, who closes it.
         extractor: Makes text; belongs to the caller, who closes it.
         clock: Gives the time of day, aware.
-        caps: `max_redirects` and `timeout_ms` bound each read, meta refreshes included. The
-            time of extraction is bounded by the extractor.
+
+    A request brings the bounds of its read: redirects and seconds count over all of its
+    fetches, meta refreshes included. The time of extraction is bounded by the extractor.
     """
 
     def __init__(
@@ -110,12 +111,10 @@ class PageReader:
         extractor: TextExtractor,
         *,
         clock: Callable[[], datetime],
-        caps: WebToolCaps | None = None,
     ) -> None:
         self._client = client
         self._extractor = extractor
         self._clock = clock
-        self._caps = caps or WebToolCaps()
 
     async def read(self, request: ReadRequest) -> Page:
         """The page that *request* names.
@@ -126,7 +125,11 @@ class PageReader:
                 WEB_CONTENT_TYPE_UNSUPPORTED, as the table of codes says.
         """
         asked = _parse(request.url)
-        trail = _Trail(target=asked, seconds_left=self._caps.timeout_seconds)
+        trail = _Trail(
+            target=asked,
+            max_redirects=request.max_redirects,
+            seconds_left=request.timeout_seconds,
+        )
         while True:
             fetched, trail = await self._fetch(trail)
             fetched_at = self._clock()
@@ -134,14 +137,14 @@ class PageReader:
             extracted = await self._extract(fetched)
             if extracted.refresh is None:
                 return _page(asked, fetched, extracted, trail, request.max_bytes, fetched_at)
-            trail = trail.refreshed(fetched, extracted.refresh, self._caps.max_redirects)
+            trail = trail.refreshed(fetched, extracted.refresh)
 
     async def _fetch(self, trail: "_Trail") -> tuple[Fetched, "_Trail"]:
         """The answer at the end of the redirects from where *trail* stands."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
-            fetched = await self._client.fetch(trail.target, limits=trail.limits(self._caps))
+            fetched = await self._client.fetch(trail.target, limits=trail.limits())
         except EgressError as error:
             raise error_from_egress(error, before=trail.before) from error
         return fetched, trail.answered(fetched, seconds=loop.time() - started)
@@ -172,6 +175,7 @@ class _Trail:
     """Where a read stands: what to request next, and what was requested before."""
 
     target: Target
+    max_redirects: int
     seconds_left: float
     hops: tuple[Hop, ...] = ()
     downgraded: bool = False
@@ -180,12 +184,12 @@ class _Trail:
     def before(self) -> tuple[Target, ...]:
         return tuple(hop.target for hop in self.hops)
 
-    def limits(self, caps: WebToolCaps) -> FetchLimits:
+    def limits(self) -> FetchLimits:
         """What is left of the read's redirects and seconds."""
         if self.seconds_left <= 0:
             raise DeadlineExceeded(host=self.target.host, hop=len(self.hops))
         return FetchLimits(
-            max_redirects=caps.max_redirects - len(self.hops), timeout_seconds=self.seconds_left
+            max_redirects=self.max_redirects - len(self.hops), timeout_seconds=self.seconds_left
         )
 
     def answered(self, fetched: Fetched, *, seconds: float) -> "_Trail":
@@ -198,12 +202,12 @@ class _Trail:
             downgraded=self.downgraded or fetched.downgraded,
         )
 
-    def refreshed(self, fetched: Fetched, reference: str, max_redirects: int) -> "_Trail":
+    def refreshed(self, fetched: Fetched, reference: str) -> "_Trail":
         """After a page that sends its reader on: one more hop, with the same cap (R12)."""
         host, hop = fetched.final.host, len(self.hops)
         try:
-            if hop >= max_redirects:
-                raise TooManyRedirects(host=host, hop=hop, detail=f"more than {max_redirects}")
+            if hop >= self.max_redirects:
+                raise TooManyRedirects(host=host, hop=hop, detail=f"more than {self.max_redirects}")
             target = resolve_location(fetched.final, reference)
         except EgressError as error:
             before = (*self.before, fetched.final)

@@ -114,6 +114,16 @@ def test_wrong_values_are_refused(field: str, value: object) -> None:
     assert field == caught.value.field
 
 
+@pytest.mark.parametrize(
+    ("text", "microsecond"), [("", 0), (".1", 100_000), (".120", 120_000), (".000001", 1)]
+)
+def test_fractions_of_a_second(text: str, microsecond: int) -> None:
+    """One to six digits are decimals, as RFC 3339 means them."""
+    wire = WIRE | {"retrievedAt": f"2026-11-30T12:00:00{text}Z"}
+
+    assert KnowledgeCitation.from_wire(wire).retrieved_at.microsecond == microsecond
+
+
 @pytest.mark.parametrize("missing", sorted(WIRE))
 def test_every_key_is_required(missing: str) -> None:
     """A missing key is refused by name."""

@@ -167,6 +167,17 @@ def test_max_bytes_only_lowers(asked: int, cap: int, default: int, other: int) -
     assert min(default, cap) == parse_read_arguments({"url": "u"}, caps).max_bytes
 
 
+def test_a_read_takes_the_hosts_redirects_and_seconds() -> None:
+    """They are ceilings of the host that no call can name; the defaults are the seed's."""
+    caps = WebToolCaps(max_redirects=2, timeout_ms=1500)
+    request = parse_read_arguments({"url": "u"}, caps)
+
+    assert (request.max_redirects, request.timeout_seconds) == (2, 1.5)
+    assert parse_read_arguments({"url": "u", "max_bytes": 7}, CAPS) == ReadRequest(
+        url="u", max_bytes=7
+    )
+
+
 def test_an_integral_float_is_an_integer() -> None:
     """5.0 is 5, as in the strict contract; the request holds an int."""
     request = parse_search_arguments({"query": "k", "limit": 5.0}, CAPS)

@@ -210,7 +210,7 @@ def test_only_rows_of_another_form_are_a_failure(row: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [None, "text", b"bytes", 7, {"results": []}, iter([hit()]), {hit()}]
+    "answer", [None, "text", "", b"bytes", b"", 7, {"results": []}, iter([hit()]), {hit()}]
 )
 def test_an_answer_that_is_no_sequence_is_a_failure(answer: object) -> None:
     """The port says a sequence; text and mappings are not meant by it."""
@@ -249,6 +249,15 @@ def test_a_flood_of_rows_is_bounded() -> None:
     assert len(outcome.results) == 10
     assert outcome.truncated
     assert Flood.read < 2000
+
+
+def test_rows_that_were_not_looked_at_are_told() -> None:
+    """Also when the limit would have had room for them."""
+    hits = [hit(f"https://example.org/{n}") for n in range(1001)]
+
+    outcome = search(create_fixture_web_search_provider(hits), limit=5000)
+    assert len(outcome.results) == 1000
+    assert outcome.truncated
 
 
 class BrokenSequence(Sequence[Any]):
@@ -313,6 +322,7 @@ def provider_error(text: str) -> Exception:
         provider_error(f"GET /?q={quote_plus(QUERY)}"),
         SearchProviderError(ProviderFault.UNAVAILABLE, f"bad query {QUERY}"),
         ExceptionGroup("several", [ValueError(QUERY.upper())]),
+        ExceptionGroup("several", [provider_error(QUERY)]),
         ValueError("near: sentinel"),
         ValueError('{"q": "b\\u00fcro sentinel"}'),
     ],
