@@ -20,6 +20,10 @@ MAX_LABEL_CHARACTERS: Final = 63  # RFC 1035 section 2.3.4
 _MAX_TYPED_CHARACTERS: Final = 1024
 
 _LABEL: Final = re.compile(r"[a-z0-9_-]+")
+# Almost every host: canonical already, no A-label, and a last label that no one reads as a number.
+_PLAIN: Final = re.compile(
+    r"(?:(?!xn--)[a-z0-9_-]{1,63}\.)*(?!xn--)[a-z_-][a-z0-9_-]{0,62}", re.ASCII
+)
 _QUAD: Final = re.compile(
     r"(?:0|[1-9][0-9]{0,2})\.(?:0|[1-9][0-9]{0,2})\.(?:0|[1-9][0-9]{0,2})\.(?:0|[1-9][0-9]{0,2})"
 )
@@ -42,6 +46,8 @@ def canonical_host(text: str) -> tuple[str, Address | None]:
     Raises:
         UrlRejected: R2 or R3 refuses the text.
     """
+    if _PLAIN.fullmatch(text) and len(text) <= MAX_HOST_CHARACTERS:
+        return text, None
     if text.startswith("["):
         address = _bracketed(text)
         return str(address), address
@@ -101,6 +107,9 @@ def _to_ascii(text: str) -> str:
 def _encode_label(label: str) -> str:
     if label.isascii():
         return label
+    # UTS #46 section 4.1: an A-label holds ASCII only, so this is neither kind of label.
+    if label.startswith("xn--"):
+        raise _idna_refused()
     try:
         return "xn--" + label.encode("punycode").decode("ascii")
     except (UnicodeError, ValueError, OverflowError) as error:
@@ -124,7 +133,9 @@ def _check_a_label(label: str) -> None:
     # Each of these was seen to leave `idna` or the punycode codec on hostile labels.
     except (idna.IDNAError, UnicodeError, ValueError, OverflowError, IndexError) as error:
         raise _idna_refused() from error
-    if unicode_label.isascii() or again != label[4:] or mapped != unicode_label:
+    if unicode_label.isascii() or unicode_label.startswith("xn--"):
+        raise _idna_refused()
+    if again != label[4:] or mapped != unicode_label:
         raise _idna_refused()
     _refuse_invisible(unicode_label)
 

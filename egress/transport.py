@@ -26,6 +26,7 @@ from typing import Any, Final
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_exceptions import LineTooLong
 from aiohttp.streams import StreamReader
 from yarl import URL
 
@@ -259,7 +260,7 @@ class AiohttpTransport:
                 max_line_size=_MAX_STATUS_LINE_BYTES,
             )
         except (aiohttp.ClientError, OSError) as error:
-            raise _translated(error, request) from error
+            raise _translated(error, request) from _quotable(error)
         finally:
             _RUNNING.reset(token)
         return _hop_response(response, request)
@@ -376,7 +377,21 @@ def _translated(error: BaseException, request: HopRequest) -> FetchError:
     kind = next(ours for theirs, ours in _TRANSLATION if isinstance(error, theirs))
     if kind is ConnectionLost and isinstance(error.__cause__, ssl.SSLError):
         kind = TlsFailed
+    if kind is ProtocolFailed and _has_cause(error, LineTooLong):
+        kind = HeadTooLarge
     return kind(host=request.target.host, hop=request.hop, detail=_detail(error))
+
+
+def _has_cause(error: BaseException, kind: type[BaseException]) -> bool:
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, kind):
+        inner = inner.__cause__
+    return inner is not None
+
+
+def _quotable(error: BaseException) -> BaseException | None:
+    """*error* when a traceback may show it: aiohttp's other errors quote the URL with its query."""
+    return error if isinstance(error, OSError) else None
 
 
 def _detail(error: BaseException) -> str:
