@@ -1,7 +1,7 @@
 """Addresses in a page: its base, its canonical and refresh targets, and every link made absolute."""
 
 import re
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 from web_tools._extract_dom import Document, Element, Text
 
@@ -88,11 +88,20 @@ def _keep_or_drop(element: Element, name: str, schemes: tuple[str, ...]) -> bool
             del element.attrs[name]
             return False
     safe = href.translate(_ESCAPES) if _UNSAFE.search(href) else href
-    if len(safe) > _URL_CHARS:
+    if len(safe) > _URL_CHARS or ("[" in safe and not _can_be_split(safe)):
         del element.attrs[name]
         return False
     if safe is not href and safe != element.attr(name):
         element.attrs[name] = safe
+    return True
+
+
+def _can_be_split(url: str) -> bool:
+    """Whether brackets stand where they may: around an IPv6 host."""
+    try:
+        urlsplit(url)
+    except ValueError:
+        return False
     return True
 
 

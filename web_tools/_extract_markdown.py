@@ -4,11 +4,12 @@ The tree is changed on the way. Nothing here looks at the text with a pattern th
 """
 
 import re
+from collections.abc import Iterator
 
 from web_tools._extract_dom import BREAK, Document, Element, Text, write_markdown
 
 _LANGUAGE = re.compile(
-    r"(?:^|\s)(?:language|lang|highlight-source|highlight|brush:?|sourceCode)[-:\s]([\w+#.-]{1,30})",
+    r"(?:language|lang|highlight-source|highlight|brush|sourcecode|code)[-:]([\w+#.-]{1,30});?",
     re.IGNORECASE,
 )
 _NOT_LANGUAGES = frozenset(
@@ -49,6 +50,7 @@ _BARE_LANGUAGES = frozenset(
         "yaml",
     ]
 )
+_WORD = re.compile(r"[\w+#.-]{1,30}")
 _GUTTERS = (
     "td.linenos, td.gutter, td.rouge-gutter, .line-numbers-rows, .linenodiv, span.lineno, span.linenos, "
     "td.blob-num, .hljs-ln-numbers"
@@ -92,26 +94,26 @@ def _order_code(root: Element | Document) -> None:
 
 
 def _language_of(block: Element) -> str:
-    inner = block.select_one("code")
     parent = block.parent
     outer = parent.parent if isinstance(parent, Element) else None
-    for element in (inner, block, parent, outer):
-        if not isinstance(element, Element):
-            continue
-        named = element.attr("data-lang") or element.attr("data-language") or ""
-        found = _LANGUAGE.search(element.attr("class") or "")
-        word = (named or (found[1] if found else "") or _bare_language(element)).lower().strip()
-        if word and word not in _NOT_LANGUAGES and re.fullmatch(r"[\w+#.-]{1,30}", word):
+    for element in (block.select_one("code"), block, parent, outer):
+        if isinstance(element, Element) and (word := _language_named(element)):
             return word
     return ""
 
 
-def _bare_language(element: Element) -> str:
-    if element.tag not in {"pre", "code"}:
-        return ""
-    return next(
-        (w for w in (element.attr("class") or "").lower().split() if w in _BARE_LANGUAGES), ""
-    )
+def _language_named(element: Element) -> str:
+    stated = element.attr("data-lang") or element.attr("data-language") or ""
+    classes = (element.attr("class") or "").split()
+    matches = (_LANGUAGE.fullmatch(name) for name in classes)
+    words = [stated, *(match[1] for match in matches if match is not None)]
+    if element.tag in {"pre", "code"}:
+        words += [name for name in classes if name.lower() in _BARE_LANGUAGES]
+    for word in words:
+        lowered = word.strip().lower()
+        if lowered not in _NOT_LANGUAGES and _WORD.fullmatch(lowered):
+            return lowered
+    return ""
 
 
 def _order_tables(root: Element | Document) -> None:
@@ -127,31 +129,72 @@ def _order_tables(root: Element | Document) -> None:
 
 
 def _is_layout(table: Element) -> bool:
-    if table.attr("role") in {"presentation", "none"}:
+    if table.attr("role") in {"presentation", "none"} or table.select_one("table, pre") is not None:
         return True
+    if table.select_one("th") is not None:
+        return False
     if table.select_one(_LAYOUT_INSIDE) is not None:
         return True
-    return all(len(row) <= 1 for row in table.rows())
+    return all(len(cells) <= 1 for _, cells in _rows_of(table))
+
+
+def _rows_of(table: Element) -> Iterator[tuple[Element, list[Element]]]:
+    """Each row and its cells, those of the table itself only."""
+    for part in _parts(table, {"tr", "thead", "tbody", "tfoot"}):
+        for row in [part] if part.tag == "tr" else _parts(part, {"tr"}):
+            yield row, _parts(row, {"td", "th"})
+
+
+def _parts(element: Element, tags: set[str]) -> list[Element]:
+    return [child for child in element.children if isinstance(child, Element) and child.tag in tags]
 
 
 def _unfold(table: Element) -> None:
-    for part in table.select("thead, tbody, tfoot, tr, td, th, caption, colgroup, col"):
-        part.tag = "div"
+    for row, cells in _rows_of(table):
+        for element in (row.parent, row, *cells):
+            if isinstance(element, Element):
+                element.tag = "div"
+    for caption in _parts(table, {"caption"}):
+        caption.tag = "div"
     table.tag = "div"
 
 
 def _square(table: Element) -> None:
-    for caption in table.select("caption"):
+    """One cell per column in every row: what a cell spans beyond its first place is left empty."""
+    for caption in _parts(table, {"caption"}):
         table.insert_before(Element("p", {}, list(caption.children)))
         caption.extract()
-    for cell in table.select("[colspan], [rowspan]"):
-        span = cell.attr("colspan") or ""
-        for name in ("colspan", "rowspan"):
-            if cell.attr(name) is not None:
-                del cell.attrs[name]
-        if span.isascii() and span.isdigit():
-            extra = min(int(span[:4]), _MAX_SPAN) - 1
-            cell.insert_after(*(Element(cell.tag) for _ in range(extra)))
+    below: dict[int, int] = {}
+    for row, cells in list(_rows_of(table)):
+        below = _square_row(row, cells, below)
+
+
+def _square_row(row: Element, cells: list[Element], above: dict[int, int]) -> dict[int, int]:
+    """Fill one row; *above* says which columns are still covered, and for how many rows."""
+    below = {column: rows - 1 for column, rows in above.items() if rows > 1}
+    column = 0
+    for cell in cells:
+        while column in above:
+            cell.insert_before(Element("td"))
+            column += 1
+        wide, high = _span(cell, "colspan"), _span(cell, "rowspan")
+        if high > 1:
+            below.update(dict.fromkeys(range(column, column + wide), high - 1))
+        if wide > 1:
+            cell.insert_after(*(Element(cell.tag) for _ in range(wide - 1)))
+        column += wide
+    for _ in range(sum(covered >= column for covered in above)):
+        row.append(Element("td"))
+    return below
+
+
+def _span(cell: Element, name: str) -> int:
+    value = cell.attr(name)
+    if value is None:
+        return 1
+    del cell.attrs[name]
+    digits = value.strip()
+    return min(max(int(digits[:4]), 1), _MAX_SPAN) if digits.isascii() and digits.isdigit() else 1
 
 
 def _with_breaks(text: str) -> str:

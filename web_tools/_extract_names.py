@@ -10,7 +10,7 @@ CHROME = frozenset(
     """
     accounts ads advert advertisement adverts announcement bio branding breadcrumb breadcrumbs burger byline captcha
     cart close colophon commentform compare consent contact contentinfo cookie cookies copyright crumb cta currency
-    disqus drawer dropdown feedback filters flyout follow footer gdpr hamburger jetpack jp language legal login logo
+    disqus drawer dropdown feedback filters flyout follow footer gdpr hamburger jetpack jp legal login logo
     mainmenu mainnav masthead megamenu menu menubar menuitem menus meta metadata modal nav navbar navigation
     newsletter nocontent notification offcanvas optin outbrain pager pagination paywall picker policies popover
     popular popup preferences prev print privacy profile promo radio reactions register related respond rss search

@@ -42,6 +42,8 @@ _MEASURED_NODES = 100_000_000
 _MEASUREMENTS = 4_000
 _LEFT_OVER = 600
 """Characters that must remain when something large is dropped for being nothing but chrome."""
+_ADVICE = 300
+"""Characters beyond which a `noscript` is more than a request to switch scripts on."""
 _PROSE_BLOCKS = 150
 _PROSE_LEVELS = 64
 _DESCENT = 256
@@ -95,7 +97,7 @@ def _settle_noscript(document: Document) -> None:
     total = ink(document.text)
     for element in document.select("noscript")[:20]:
         size = ink(element.text)
-        if size > _LEFT_OVER and size * 2 > total:
+        if size > _ADVICE and size * 2 > total:
             element.unwrap()
     document.remove("noscript")
 
