@@ -1,0 +1,118 @@
+"""What every code of the runtime means and what to do about it: one row a code, data only.
+
+The tables in README and docs are generated from here; a code without a row fails a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+
+from runtime_pack.errors import CallCode, StopCode
+
+__all__ = ("CALL_ROWS", "STOP_ROWS", "CodeRow")
+
+
+@attrs.frozen
+class CodeRow:
+    """What a code means, and what the host does about it."""
+
+    meaning: str
+    advice: str
+
+
+CALL_ROWS: Final[Mapping[CallCode, CodeRow]] = {
+    CallCode.UNKNOWN_TOOL: CodeRow(
+        "No tool of this name was offered this turn.",
+        "None: the model is told which tools there are.",
+    ),
+    CallCode.INVALID_JSON: CodeRow(
+        "The arguments are not a JSON object.", "None: the model is told where."
+    ),
+    CallCode.INVALID_ARGUMENTS: CodeRow(
+        "The arguments do not fit the tool's schema.", "None: the model is told the paths."
+    ),
+    CallCode.TRUNCATED: CodeRow(
+        "The response was cut off, so none of its calls ran.",
+        "Raise the output limit of the model.",
+    ),
+    CallCode.BUDGET_EXHAUSTED: CodeRow(
+        "A budget has no room for this call.", "Raise the limit in the contract."
+    ),
+    CallCode.POLICY_DENIED: CodeRow(
+        "A rule of the task's policy denies this call.", "Change the rule if the call is wanted."
+    ),
+    CallCode.POLICY_ERROR: CodeRow(
+        "A predicate of the policy raised or did not answer True or False.",
+        "Mend the predicate; until then it denies.",
+    ),
+    CallCode.DENIED_BY_PERSON: CodeRow("A person said no.", "None: the model is told the reason."),
+    CallCode.APPROVAL_REQUIRED: CodeRow(
+        "The call waits for a person.", "Decide the request and resume the run."
+    ),
+    CallCode.APPROVAL_EXPIRED: CodeRow(
+        "The request was not answered in time.", "Let the model ask again."
+    ),
+    CallCode.TIMEOUT: CodeRow(
+        "The call did not end in its time; whether it took effect is unknown.",
+        "Raise `timeout_seconds` of the tool.",
+    ),
+    CallCode.TOOL_ERROR: CodeRow(
+        "The tool raised, or answered with something that is not an output.", "Look at the tool."
+    ),
+    CallCode.CANCELLED: CodeRow("The run was stopped before the call had a result.", "None."),
+    CallCode.OUTCOME_UNKNOWN: CodeRow(
+        "The call was started, and a crash left no result.", "Check outside whether it took effect."
+    ),
+}
+
+STOP_ROWS: Final[Mapping[StopCode, CodeRow]] = {
+    StopCode.BUDGET_EXHAUSTED: CodeRow(
+        "Steps, turns or time ran out; the numbers stand beside it.",
+        "Raise the limit, or use what the wrap-up turn answered.",
+    ),
+    StopCode.ESCALATED: CodeRow("The model handed the run to a person.", "Resume with a message."),
+    StopCode.PAUSED: CodeRow("The host paused the run.", "Resume it."),
+    StopCode.CANCELLED: CodeRow("The host cancelled the run.", "None: it is over."),
+    StopCode.TRUNCATED_REPLY: CodeRow(
+        "The final answer was cut by the model's output limit.", "Raise the output limit."
+    ),
+    StopCode.MODEL_MISBEHAVING: CodeRow(
+        "Too many calls were refused.", "Look at the model and at the refused steps."
+    ),
+    StopCode.MODEL_ERROR: CodeRow(
+        "The model's adapter failed.",
+        "Look at the adapter; the run can be resumed from its last save.",
+    ),
+    StopCode.APPROVAL_NOT_FOUND: CodeRow(
+        "A decision names no pending request.", "Use the id of a pending request."
+    ),
+    StopCode.ALREADY_RESOLVED: CodeRow(
+        "The same decision was given before; nothing was done again.", "None."
+    ),
+    StopCode.APPROVAL_CONFLICT: CodeRow(
+        "Another decision was given before; it stands.", "None: the first decision counts."
+    ),
+    StopCode.PENDING_APPROVAL: CodeRow(
+        "A message came while calls wait for a person.",
+        "Decide them first, or pass `abandon=True`.",
+    ),
+    StopCode.AUDIT_FAILED: CodeRow(
+        "The log could not be written, so the run stopped.", "Mend the disk, then resume."
+    ),
+    StopCode.EMITTER_FAILED: CodeRow(
+        "The host's emitter raised, so the run stopped.", "Mend the emitter, then resume."
+    ),
+    StopCode.STORE_FAILED: CodeRow(
+        "The run could not be saved, so it stopped.", "Mend the store, then resume."
+    ),
+    StopCode.STATE_CONFLICT: CodeRow(
+        "Another process took the run up.", "None: the other one goes on."
+    ),
+    StopCode.STATE_INTEGRITY: CodeRow(
+        "The saved run fails its seal or cannot be read.",
+        "Use the right key; treat an edited state as an incident.",
+    ),
+}
