@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ def _deflate(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-_ENCODE = {
+_ENCODE: dict[str, tuple[Coding, Callable[[bytes], bytes]]] = {
     "identity": (Coding.IDENTITY, bytes),
     "gzip": (Coding.GZIP, gzip.compress),
     "zlib": (Coding.DEFLATE, zlib.compress),

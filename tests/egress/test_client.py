@@ -498,9 +498,7 @@ def test_whatever_the_world_answers(
     keep_alive: bool,
     place: int,
 ) -> None:
-    """No connect outside the vetted set, no lookup and no request of what the list refuses, one
-    violation per denied read, every hop under the same policy, whatever resolver and pages do.
-    """
+    """Vetted connects, no lookup and no request of what the list refuses, one event, one policy."""
     resolver = _Changing(rounds)
     transport = RecordingTransport(
         [*map(ScriptedAnswer.redirect, graph), ScriptedAnswer()],

@@ -26,10 +26,10 @@ from egress.decision import MAX_ANSWERS
 from egress.testing import answers, policies, targets
 
 
-def _policy(*entries: str, **switches: bool) -> EgressPolicy:
+def _policy(*entries: str, https_only: bool = False) -> EgressPolicy:
     return EgressPolicy(
         allowlist=parse_allowlist(entries),
-        address=attrs.evolve(AddressPolicy(), **switches),
+        address=AddressPolicy(https_only=https_only),
     )
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
+import datetime as dt
 import gzip
 import ipaddress
-import os
 import socket
 import ssl
 import time
@@ -142,7 +141,7 @@ def _policy(*entries: str) -> EgressPolicy:
 
 
 def _resolver(addresses: Sequence[str] = _LOCAL) -> ScriptedResolver:
-    return ScriptedResolver(dict.fromkeys(_NAMES, list(addresses)))
+    return ScriptedResolver({name: list(addresses) for name in _NAMES})
 
 
 def _client(
@@ -162,10 +161,14 @@ def _client(
 
 def _run(main: Coroutine[Any, Any, None]) -> None:
     """Runs *main* and finds the same descriptors open after it as before."""
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = _descriptors()
     asyncio.run(main)
 
-    assert before == len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    assert before == _descriptors()
+
+
+def _descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 async def _error(
@@ -366,7 +369,7 @@ def test_an_answer_that_is_not_http(raw: bytes) -> None:
     """Is a protocol error, not a hang and not a page."""
 
     async def main() -> None:
-        error = await _error({"/": raw + b"Connection: close"[:0]}, FetchLimits(timeout_seconds=5))
+        error = await _error({"/": raw}, FetchLimits(timeout_seconds=5))
         assert isinstance(error, ProtocolFailed)
         assert not error.retryable
 
@@ -447,7 +450,7 @@ def test_no_traceback_shows_a_query() -> None:
                 f"http://a.test:{port}/x?token=hunter2",
                 "http://a.test:1/?token=hunter2",
                 "http://evil.test/?token=hunter2",
-                f"https://a.test:{port}/?token=hunter2",
+                "https://a.test:1/?token=hunter2",
             ):
                 with pytest.raises(EgressError) as caught:
                     await client.fetch(url)
@@ -542,11 +545,11 @@ def test_a_large_plain_body_is_cut_at_the_raw_cap() -> None:
             await writer.drain()
 
     async def main() -> None:
-        async with _serve(handler) as server:
-            async with _client(limits=FetchLimits(max_raw_bytes=1_000_000)) as client:
-                fetched = await client.fetch(f"http://a.test:{server.port}/")
-                assert (len(fetched.body), fetched.truncated) == (1_000_000, True)
-                await server.all_closed()
+        limits = FetchLimits(max_raw_bytes=1_000_000)
+        async with _serve(handler) as server, _client(limits=limits) as client:
+            fetched = await client.fetch(f"http://a.test:{server.port}/")
+            assert (len(fetched.body), fetched.truncated) == (1_000_000, True)
+            await server.all_closed()
 
     _run(main())
 
@@ -822,15 +825,15 @@ def _certificate(
     days: int = 1,
 ) -> x509.Certificate:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
-    now = datetime.datetime.now(datetime.UTC)
+    now = dt.datetime.now(dt.UTC)
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer or subject)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=3))
-        .not_valid_after(now + datetime.timedelta(days=days))
+        .not_valid_before(now - dt.timedelta(days=3))
+        .not_valid_after(now + dt.timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
         .add_extension(
             x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False
@@ -879,11 +882,14 @@ def test_tls_literals_are_verified_against_the_address(authority: _Authority) ->
     """An https literal needs a certificate for the address."""
 
     async def main() -> None:
-        async with _serve(_answers({"/": _ok()}), tls=authority.server("127.0.0.1")) as server:
-            async with _tls_client(authority) as client:
-                assert (await client.fetch(f"https://127.0.0.1:{server.port}/")).status == 200
-                with pytest.raises(TlsFailed):
-                    await client.fetch(f"https://a.test:{server.port}/")
+        tls = authority.server("127.0.0.1")
+        async with (
+            _serve(_answers({"/": _ok()}), tls=tls) as server,
+            _tls_client(authority) as client,
+        ):
+            assert (await client.fetch(f"https://127.0.0.1:{server.port}/")).status == 200
+            with pytest.raises(TlsFailed):
+                await client.fetch(f"https://a.test:{server.port}/")
 
     _run(main())
 
@@ -922,10 +928,13 @@ def test_plain_http_on_a_tls_port_is_a_tls_failure(authority: _Authority) -> Non
             port = listener.sockets[0].getsockname()[1]
             with pytest.raises(TlsFailed):
                 await client.fetch(f"https://a.test:{port}/")
-        async with _serve(_answers({"/": _ok()}), tls=authority.server("a.test")) as server:
-            async with _tls_client(authority) as client:
-                with pytest.raises((ProtocolFailed, ConnectionLost)):
-                    await client.fetch(f"http://a.test:{server.port}/")
+        tls = authority.server("a.test")
+        async with (
+            _serve(_answers({"/": _ok()}), tls=tls) as server,
+            _tls_client(authority) as client,
+        ):
+            with pytest.raises((ProtocolFailed, ConnectionLost)):
+                await client.fetch(f"http://a.test:{server.port}/")
 
     _run(main())
 

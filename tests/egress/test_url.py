@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -270,31 +271,34 @@ def test_a_reference_that_readers_disagree_on_is_refused(reference: str) -> None
         resolve_location(_BASE, reference)
 
 
+def _outcome(parse: Callable[..., Target], *arguments: object) -> Target | str:
+    """The target, or the rule that refused."""
+    try:
+        return parse(*arguments)
+    except UrlRejected as error:
+        return error.rule
+
+
 @example("http://[::ffff:169.254.169.254]/")
 @example("http://\U0001d7cf\u3002\uff11/")
 @example("http://xn--0\u0338/")
 @given(st.one_of(st.text(), urls()))
 def test_parse_is_total(raw: str) -> None:
     """Any text gives a target or a rejection, nothing else."""
-    try:
-        target = parse_target(raw)
-    except UrlRejected as error:
-        assert error.rule in {"R1", "R2", "R3"}
-        return
+    found = _outcome(parse_target, raw)
 
-    assert isinstance(target, Target)
+    assert isinstance(found, Target) or found in {"R1", "R2", "R3"}
 
 
 @given(targets(), st.one_of(references(), st.text()))
 def test_join_is_total_and_canonical(base: Target, reference: str) -> None:
     """Any reference gives a canonical target or a rejection."""
-    try:
-        target = resolve_location(base, reference)
-    except UrlRejected as error:
-        assert error.rule in {"R1", "R2", "R3", "R12"}
-        return
+    found = _outcome(resolve_location, base, reference)
 
-    assert target == parse_target(target.url)
+    if isinstance(found, Target):
+        assert found == parse_target(found.url)
+    else:
+        assert found in {"R1", "R2", "R3", "R12"}
 
 
 @given(urls())
@@ -345,7 +349,7 @@ def test_no_other_spelling_of_an_ipv4_is_admitted(number: int, spelling: str) ->
     spelled = {
         "dec": str(number),
         "hex": hex(number),
-        "oct": "0" + oct(number)[2:],
+        "oct": f"0{number:o}",
         "short": f"{first}.{number & 0xFFFFFF}",
         "dot": quad + ".",
         "zero": f"{first}.{second}.{third}.0{fourth}",
