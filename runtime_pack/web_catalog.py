@@ -33,7 +33,7 @@ from runtime_pack.catalog import TURN_TOOL, Effects, Executed, ToolOutput, ToolS
 from runtime_pack.errors import ContractError, EmitterError
 from runtime_pack.events import Event, EventCode
 from runtime_pack.guard import GuardedRuntime
-from runtime_pack.labels import CLEAN, Integrity, Label
+from runtime_pack.labels import CLEAN, Integrity, Label, join
 from runtime_pack.machine import refusal
 from runtime_pack.messages import Json
 from runtime_pack.ports import (
@@ -46,6 +46,7 @@ from runtime_pack.ports import (
 from web_tools.arguments import (
     READ_SCHEMA,
     SEARCH_SCHEMA,
+    ReadRequest,
     WebToolCaps,
     parse_read_arguments,
     parse_search_arguments,
@@ -172,14 +173,21 @@ class _Setup:
         )
 
 
-@attrs.frozen
+@attrs.define
 class _Open:
-    """What is open while a run is driven: connections and workers, of one event loop."""
+    """What is open while a run is driven: its connections and workers, and the reads under way."""
 
     loop: asyncio.AbstractEventLoop
     client: GuardedClient
     extractor: Extractor
     reader: PageReader
+    reads: int = 0
+
+    async def aclose(self) -> None:
+        try:
+            await self.client.aclose()
+        finally:
+            await self.extractor.aclose()
 
 
 def _now() -> datetime:
@@ -191,7 +199,9 @@ class _WebToolRuntime:
         self._base = base
         self._setup = setup
         self._specs = {spec.name: spec for spec in build_web_tool_catalog()}
-        self._open: _Open | None = None
+        # By run: a connection is never shared, whoever uses this runtime for a second run.
+        self._open: dict[str, _Open] = {}
+        self._unnamed = 0
 
     # ── the ports of a runtime ────────────────────────────────────────────────────────────────
 
@@ -229,31 +239,49 @@ class _WebToolRuntime:
     async def execute_tool(
         self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
     ) -> ToolOutput:
+        if name not in self._specs:
+            output = await self._base.execute_tool(name, arguments, context)
+            return self._framed(name, output, context)
+        context = self._named(context)
         try:
             if name == SEARCH_TOOL:
                 return await self._search(arguments, context)
-            if name == READ_TOOL:
-                return await self._read(arguments, context)
+            return await self._read(arguments, context)
         except WebToolError as error:
             await self._report(error, context)
             return _failed(error, executed=_ran(error), label=_EXTERNAL)
-        return self._framed(name, await self._base.execute_tool(name, arguments, context), context)
+
+    def _named(self, context: ExecutionContext) -> ExecutionContext:
+        """The context with a step: without a guard nobody has given one, and events need it."""
+        if context.step:
+            return context
+        self._unnamed += 1
+        return attrs.evolve(context, step=f"u{self._unnamed}")
 
     def _framed(self, name: str, output: ToolOutput, context: ExecutionContext) -> ToolOutput:
         """What a host tool brings from outside is fenced like a page."""
-        external = output.label.integrity is Integrity.EXTERNAL
-        if name == TURN_TOOL or output.framed or not external:
+        if name == TURN_TOOL or output.framed or not self._is_external(name, output):
             return output
         text = fence_frame(output.text, source=f"tool:{name}", burned=context.burned)
         return attrs.evolve(output, text=text, framed=True)
 
+    def _is_external(self, name: str, output: ToolOutput) -> bool:
+        """By the output's label or the tool's registration, whichever trusts less."""
+        if not isinstance(self._base, PreflightRuntime):
+            return output.label.integrity is Integrity.EXTERNAL
+        spec = self._base.tool_spec(name)
+        label = output.label if spec is None else join(output.label, spec.floor_label)
+        return label.integrity is Integrity.EXTERNAL
+
     async def release(self) -> None:
-        held, self._open = self._open, None
-        if held is not None:
-            await held.client.aclose()
-            await held.extractor.aclose()
-        if isinstance(self._base, ReleasableRuntime):
-            await self._base.release()
+        """Close what no read is using: the rest belongs to a run that is still driven."""
+        idle = [run for run, held in self._open.items() if not held.reads]
+        try:
+            for run in idle:
+                await self._open.pop(run).aclose()
+        finally:
+            if isinstance(self._base, ReleasableRuntime):
+                await self._base.release()
 
     # ── the tools ─────────────────────────────────────────────────────────────────────────────
 
@@ -267,32 +295,42 @@ class _WebToolRuntime:
             nonces=NonceBook(burned=context.burned),
         )
         return _external(
-            text=fenced.text,
+            text=_search_text(found, fenced.text),
             data=_search_data(found),
             citations=tuple(result.citation for result in found.results),
         )
 
     async def _read(self, arguments: Mapping[str, Json], context: ExecutionContext) -> ToolOutput:
         request = parse_read_arguments(arguments, self._setup.caps)
-        page = await self._reader().read(request)
+        page = await self._page(request, context.run)
         meta = FenceMeta(
             kind=FenceKind.PAGE,
             source=page.final_url,
             retrieved_at=page.fetched_at,
-            dropped_chars=page.total_chars - len(page.text),
+            dropped_chars=_dropped(page),
         )
         block = fence(page.text, meta=meta, nonces=NonceBook(burned=context.burned)).text
         return _external(text=block, data=_read_data(page, block), citations=(page.citation,))
 
-    def _reader(self) -> PageReader:
+    async def _page(self, request: ReadRequest, run: str) -> Page:
+        held = self._held(run)
+        held.reads += 1
+        try:
+            return await held.reader.read(request)
+        finally:
+            held.reads -= 1
+
+    def _held(self, run: str) -> _Open:
+        """What this run has open on this event loop; opened when it is first needed."""
         loop = asyncio.get_running_loop()
-        if self._open is None or self._open.loop is not loop:
+        held = self._open.get(run)
+        if held is None or held.loop is not loop:
             setup = self._setup
             client = GuardedClient(setup.policy, limits=setup.limits(), fetch=setup.fetch)
             extractor = Extractor()
             reader = PageReader(client, extractor, clock=_now)
-            self._open = _Open(loop, client, extractor, reader)
-        return self._open.reader
+            held = self._open[run] = _Open(loop, client, extractor, reader)
+        return held
 
     async def _report(self, error: WebToolError, context: ExecutionContext) -> None:
         """The one event of a denial: into the log, then to the host. Either failing stops the call."""
@@ -320,6 +358,18 @@ def _external(
         citations=citations,
         framed=True,
     )
+
+
+def _search_text(found: SearchOutcome, fenced: str) -> str:
+    """What the model sees. Our own words about the list stand outside of every block."""
+    if not found.results:
+        return "No results were found."
+    return f"{fenced}\nThe list of results was cut." if found.truncated else fenced
+
+
+def _dropped(page: Page) -> int:
+    """How many characters are known to be missing; at least one when bytes of the body are."""
+    return max(page.total_chars - len(page.text), int(page.truncated))
 
 
 def _search_data(found: SearchOutcome) -> dict[str, Json]:
