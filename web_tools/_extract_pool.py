@@ -85,6 +85,11 @@ class Worker:
         """Process id."""
         return self._process.pid
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
     async def wait_ready(self) -> None:
         """Return when the worker has confined itself."""
         if not self._ready:
@@ -179,15 +184,18 @@ class Pool:
     def _take(self) -> Worker:
         if self._closed:
             raise ExtractionFailed(FailureReason.CLOSED)
-        if self._idle:
-            worker = self._idle.pop()
-        else:
-            try:
-                worker = Worker()
-            except OSError as error:
-                raise ExtractionFailed(FailureReason.WORKER_UNAVAILABLE) from error
+        worker = self._living() or _started()
         self._busy.add(worker)
         return worker
+
+    def _living(self) -> Worker | None:
+        """An idle worker; those that died since their last page are buried."""
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.is_alive:
+                return worker
+            self._discard(worker)
+        return None
 
     async def _ask(self, worker: Worker, job: Job) -> Extracted:
         try:
@@ -220,6 +228,13 @@ class Pool:
         reaping = asyncio.get_running_loop().create_task(worker.reap())
         self._reaping.add(reaping)
         reaping.add_done_callback(self._reaping.discard)
+
+
+def _started() -> Worker:
+    try:
+        return Worker()
+    except OSError as error:
+        raise ExtractionFailed(FailureReason.WORKER_UNAVAILABLE) from error
 
 
 def _import_path() -> list[str]:

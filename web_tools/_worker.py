@@ -5,6 +5,7 @@ one socket, its standard input, and ends when that closes. It confines itself be
 page: memory, processor time, no core dump, no new file or socket, no new process.
 """
 
+import codecs
 import importlib
 import os
 import resource
@@ -52,7 +53,7 @@ def _warm_up() -> None:
     from web_tools import _extract_page as page
 
     for codec in (*set(labels.CODECS.values()), "iso2022_jp_ext", "utf-32-le", "utf-32-be"):
-        b"".decode(codec)
+        codecs.lookup(codec)  # decoding nothing would not load it
     importlib.import_module("encodings.idna")
     page.extract_page(b"<title>a</title><p><a href='b'>c</a><pre>d</pre>", "text/html", "http://a/")
 

@@ -27,7 +27,7 @@ def written(inner: str, *, head: str = "") -> str:
         ("?q=1", "https://site.example/dir/page.html?q=1"),
         ("#part", "https://site.example/dir/page.html#part"),
         ("https://other.example/a", "https://other.example/a"),
-        ("HTTPS://Other.example/a", "HTTPS://Other.example/a"),
+        ("HTTPS://Other.example/a", "https://Other.example/a"),
         ("/with space", "https://site.example/with%20space"),
         ("/pa(ren)s", "https://site.example/pa%28ren%29s"),
         ("/a|b", "https://site.example/a%7Cb"),
