@@ -12,7 +12,7 @@ import attrs
 import orjson
 
 from runtime_pack.labels import Label, parse_label
-from runtime_pack.messages import Json
+from runtime_pack.messages import Json, clean_text
 
 __all__ = (
     "ApprovalRequest",
@@ -39,13 +39,17 @@ def digest_arguments(arguments: Mapping[str, Json]) -> str:
 
 @attrs.frozen(kw_only=True)
 class ApprovalRequest:
-    """What a person is asked, bound to exactly these arguments. `request_id` is random, used once."""
+    """What a person is asked: this tool as it is defined now, with exactly these arguments.
+
+    `request_id` is random and used once.
+    """
 
     request_id: str
     run: str
     task: str
     step: str
     tool: str
+    tool_sha256: str
     arguments: Mapping[str, Json]
     arguments_sha256: str
     policy_sha256: str
@@ -66,6 +70,7 @@ class ApprovalRequest:
             "task": self.task,
             "step": self.step,
             "tool": self.tool,
+            "tool_sha256": self.tool_sha256,
             "arguments": dict(self.arguments),
             "arguments_sha256": self.arguments_sha256,
             "policy_sha256": self.policy_sha256,
@@ -101,18 +106,34 @@ class ApprovalRequest:
         )
 
 
-@attrs.frozen(kw_only=True)
-class Decision:
-    """A person's answer to one request. Nothing but these fields is ever read from it."""
-
-    request_id: str
-    verdict: Verdict = attrs.field(converter=Verdict)
-    decided_by: str
-    reason: str = ""
-
-
 class DecisionRefused(ValueError):
     """The decision is not of its form; the message names the fault."""
+
+
+def _words(value: object) -> str:
+    if not isinstance(value, str):
+        raise DecisionRefused(f"{type(value).__name__} is not a string")
+    return clean_text(value)
+
+
+def _verdict(value: object) -> Verdict:
+    if not isinstance(value, str) or value not in tuple(Verdict):
+        raise DecisionRefused("verdict must be approve or deny")
+    return Verdict(value)
+
+
+@attrs.frozen(kw_only=True)
+class Decision:
+    """A person's answer to one request. Nothing but these fields is ever read from it.
+
+    Raises:
+        DecisionRefused: a field is not a string, or the verdict is neither approve nor deny.
+    """
+
+    request_id: str = attrs.field(converter=_words)
+    verdict: Verdict = attrs.field(converter=_verdict)
+    decided_by: str = attrs.field(converter=_words)
+    reason: str = attrs.field(default="", converter=_words)
 
 
 _REQUIRED: Final = frozenset({"request_id", "verdict", "decided_by"})
@@ -131,9 +152,4 @@ def parse_decision(value: object) -> Decision:
     unknown, missing = sorted(set(value) - _ALLOWED, key=str), sorted(_REQUIRED - set(value))
     if unknown or missing:
         raise DecisionRefused(f"unknown fields {unknown}, missing fields {missing}")
-    for key, item in value.items():
-        if not isinstance(item, str):
-            raise DecisionRefused(f"{key} must be a string")
-    if value["verdict"] not in tuple(Verdict):
-        raise DecisionRefused("verdict must be approve or deny")
     return Decision(**value)

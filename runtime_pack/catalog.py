@@ -7,12 +7,14 @@ before anything else looks at them.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import attrs
+import orjson
 
 from runtime_pack.errors import CallCode, ContractError
 from runtime_pack.labels import CLEAN, UNLABELLED, Integrity, Label
@@ -119,6 +121,7 @@ class ToolSpec:
         timeout_seconds: the longest one call may take; the run's remaining time is the other bound.
         effects: what a second run would do; decides what happens to a call in doubt.
         invalid_code: the tool's own code for arguments that do not fit.
+        sha256: digest of the definition as it was made; approvals are bound to it.
 
     Raises:
         ContractError: the name or the schema cannot be enforced.
@@ -132,6 +135,7 @@ class ToolSpec:
     effects: Effects = Effects.ONCE
     invalid_code: str = CallCode.INVALID_ARGUMENTS
     check: Check = attrs.field(init=False, repr=False, eq=False)
+    sha256: str = attrs.field(init=False, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
         if not _NAME.match(self.name) or len(self.name) > 64 or self.name == TURN_TOOL:
@@ -142,6 +146,23 @@ class ToolSpec:
             object.__setattr__(self, "check", compile_schema(self.parameters))
         except SchemaError as error:
             raise ContractError(f"{self.name}.parameters", str(error)) from error
+        try:
+            body = orjson.dumps(self.to_json(), option=orjson.OPT_SORT_KEYS)
+        except TypeError as error:
+            raise ContractError(self.name, f"the definition is not JSON ({error})") from error
+        object.__setattr__(self, "sha256", f"sha256:{hashlib.sha256(body).hexdigest()}")
+
+    def to_json(self) -> dict[str, Json]:
+        """The definition as it stands in saved runs and under its digest."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+            "output_trust": str(self.output_trust),
+            "timeout_seconds": self.timeout_seconds,
+            "effects": str(self.effects),
+            "invalid_code": str(self.invalid_code),
+        }
 
     @property
     def floor_label(self) -> Label:

@@ -18,6 +18,7 @@ from runtime_pack.errors import ContractError
 from runtime_pack.messages import Json, Usage
 
 __all__ = (
+    "DURATION",
     "STEPS",
     "TURNS",
     "UNLIMITED",
@@ -38,6 +39,7 @@ UNLIMITED: Final = "unlimited"
 Limit: TypeAlias = int | Literal["unlimited"]
 SecondsLimit: TypeAlias = float | Literal["unlimited"]
 
+DURATION: Final = "duration_seconds"
 STEPS: Final = "steps"
 TURNS: Final = "turns"
 WRAP_UP: Final = "wrap_up"
@@ -174,6 +176,7 @@ class Ledger:
 
     __slots__ = (
         "_active",
+        "_activities",
         "_begun",
         "_limits",
         "_reserved",
@@ -189,7 +192,8 @@ class Ledger:
         self._used: dict[str, int] = {}
         self._reserved: dict[str, int] = {}
         self._active = 0.0
-        self._begun: float | None = None
+        self._activities = 0
+        self._begun = 0.0
         self.refused = 0
         self.violations = 0
         self.input_tokens = 0
@@ -228,7 +232,7 @@ class Ledger:
         self._give_back(buckets)
 
     def reopen(self, *buckets: str) -> None:
-        """Turn use back into reservations: the step was stopped and will be run again.
+        """Turn use back into reservations: the step is open again.
 
         Raises:
             ValueError: nothing was used.
@@ -240,9 +244,14 @@ class Ledger:
             self._used[bucket] -= 1
             self._reserved[bucket] = self._reserved.get(bucket, 0) + 1
 
-    def release_all(self) -> None:
-        """Give every open reservation back: the run is over."""
-        self._reserved.clear()
+    def excess(self, *buckets: str) -> Shortfall | None:
+        """The first bucket that holds more than its limit: the limit was lowered since."""
+        for bucket in buckets:
+            limit = self._limits.counts.get(bucket, UNLIMITED)
+            used, reserved = self._used.get(bucket, 0), self._reserved.get(bucket, 0)
+            if limit != UNLIMITED and used + reserved > limit:
+                return Shortfall(budget=bucket, limit=limit, used=used, reserved=reserved)
+        return None
 
     def _give_back(self, buckets: tuple[str, ...]) -> None:
         for bucket in buckets:
@@ -258,19 +267,26 @@ class Ledger:
             self.output_tokens += usage.output_tokens
 
     def begin(self, now: float) -> None:
-        """Activity starts; a second begin before `end` changes nothing."""
-        if self._begun is None:
+        """An activity starts. Activities may overlap; their common time counts once."""
+        if self._activities == 0:
             self._begun = now
+        self._activities += 1
 
     def end(self, now: float) -> None:
-        """Activity stops: what passed since `begin` is kept."""
-        if self._begun is not None:
+        """An activity stops; when it was the last one, the time since the first is kept.
+
+        Raises:
+            ValueError: nothing was begun.
+        """
+        if self._activities == 0:
+            raise ValueError("no activity was begun")
+        self._activities -= 1
+        if self._activities == 0:
             self._active += max(0.0, now - self._begun)
-            self._begun = None
 
     def active_seconds(self, now: float) -> float:
         """Seconds of activity so far."""
-        if self._begun is None:
+        if self._activities == 0:
             return self._active
         return self._active + max(0.0, now - self._begun)
 
@@ -285,7 +301,7 @@ class Ledger:
         if self.remaining_seconds(now) > 0 or self._limits.seconds == UNLIMITED:
             return None
         return Shortfall(
-            budget="duration_seconds",
+            budget=DURATION,
             limit=self._limits.seconds,
             used=self.active_seconds(now),
             reserved=0,
@@ -305,7 +321,9 @@ class Ledger:
         )
 
     def restore(self, saved: Mapping[str, Json]) -> None:
-        """Continue from `LedgerView.to_json`: counts are taken over, limits become the lower of both.
+        """Continue from `LedgerView.to_json`: the higher count and the lower limit of both hold.
+
+        What was reserved when the run was saved counts as used; `reopen` what is still open.
 
         Raises:
             ValueError: the object is not of that form.
@@ -321,14 +339,16 @@ class Ledger:
             seconds=parse_seconds("limits.seconds", limits.get("seconds")),
         )
         self._limits = self._limits.lowered(saved_limits)
-        self._used = _counts(used)
-        self._reserved = _counts(reserved)
-        self._active = _count(saved.get("active_us")) / 1_000_000
-        self._begun = None
-        self.refused = _count(saved.get("refused"))
-        self.violations = _count(saved.get("violations"))
-        self.input_tokens = _count(saved.get("input_tokens"))
-        self.output_tokens = _count(saved.get("output_tokens"))
+        taken, open_ones = _counts(used), _counts(reserved)
+        for bucket in (*taken, *open_ones):
+            count = taken.get(bucket, 0) + open_ones.get(bucket, 0)
+            self._used[bucket] = max(self._used.get(bucket, 0), count)
+        self._reserved = {}
+        self._active = max(self._active, _count(saved.get("active_us")) / 1_000_000)
+        self.refused = max(self.refused, _count(saved.get("refused")))
+        self.violations = max(self.violations, _count(saved.get("violations")))
+        self.input_tokens = max(self.input_tokens, _count(saved.get("input_tokens")))
+        self.output_tokens = max(self.output_tokens, _count(saved.get("output_tokens")))
 
     def lower(self, bucket: str, limit: Limit) -> None:
         """Lower one limit; a higher one changes nothing."""

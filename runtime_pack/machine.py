@@ -7,14 +7,14 @@ There is no second loop: streaming, resuming and approving all go through here.
 ::
 
     Thinking ──TurnTaken──▶ Classifying ──Classified──▶ Executing ──Executed──▶ Thinking
-        │                        │                          │
-        │                        └──────▶ Waiting ◀─────────┘   (calls that need a person)
+        │                        │                        │  ▲ │
+        │                        └──────▶ Waiting ◀───────┘  └─┘ Readmitted (taken up again)
         └──▶ Ended                          └──Ruled──▶ Executing | Thinking
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final, TypeAlias
 
@@ -25,16 +25,16 @@ from runtime_pack.approvals import ApprovalRequest
 from runtime_pack.catalog import Executed, ToolOutput
 from runtime_pack.errors import CallCode, StopCode
 from runtime_pack.labels import CLEAN
-from runtime_pack.ledger import Shortfall
+from runtime_pack.ledger import DURATION, Shortfall
 from runtime_pack.messages import (
     AssistantMessage,
-    FinishReason,
     Json,
     Message,
     ToolCall,
     ToolMessage,
     Turn,
     TurnStatus,
+    clean_text,
 )
 
 __all__ = (
@@ -58,6 +58,8 @@ __all__ = (
     "Outcome",
     "OutcomeKind",
     "Pending",
+    "Readmit",
+    "Readmitted",
     "Refused",
     "Ruled",
     "Rules",
@@ -72,14 +74,18 @@ __all__ = (
     "Waiting",
     "advance",
     "begin",
+    "budget_stop",
     "failure",
     "ingest",
+    "ingest_call",
     "pending_messages",
     "refusal",
+    "result_message",
     "resume",
 )
 
-_CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.MALFORMED_CALL, FinishReason.UNKNOWN})
+# Deeper arguments could be parsed but no longer stored inside a saved run (orjson stops at 254).
+_MAX_DEPTH: Final = 64
 
 
 # ── what a call that did not succeed tells the model ──────────────────────────────────────────
@@ -136,12 +142,13 @@ def ingest(turn: Turn, *, number: int, taken: set[str], cut: bool) -> tuple[Inge
     faulted. When the response was cut, every call of it is faulted: what is missing cannot be seen.
     """
     return tuple(
-        _ingest_call(call, step=f"t{number}c{index}", taken=taken, cut=cut)
+        ingest_call(call, step=f"t{number}c{index}", taken=taken, cut=cut)
         for index, call in enumerate(turn.calls, start=1)
     )
 
 
-def _ingest_call(call: ToolCall, *, step: str, taken: set[str], cut: bool) -> IngestedCall:
+def ingest_call(call: ToolCall, *, step: str, taken: set[str], cut: bool = False) -> IngestedCall:
+    """One call of a response, or of a direct caller, with its identity; see `ingest`."""
     arguments, fault = _parse_arguments(call.arguments)
     if cut:
         fault = refusal(
@@ -149,8 +156,8 @@ def _ingest_call(call: ToolCall, *, step: str, taken: set[str], cut: bool) -> In
             "The response was cut off, so none of its calls ran. Send fewer or shorter calls.",
             retryable=True,
         )
-    unique = _unique_id(_clean(call.id), taken)
-    name = _clean(call.name)
+    unique = _unique_id(clean_text(call.id), taken)
+    name = clean_text(call.name)
     raw = call.arguments if isinstance(call.arguments, str) else None
     return IngestedCall(
         step=step,
@@ -171,13 +178,6 @@ def _unique_id(wanted: str, taken: set[str]) -> str:
     return unique
 
 
-def _clean(text: str) -> str:
-    """Text that can be stored: lone surrogates become U+FFFD."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
 def _parse_arguments(raw: str | Mapping[str, Json]) -> tuple[Mapping[str, Json], ToolOutput | None]:
     if isinstance(raw, str):
         try:
@@ -192,14 +192,33 @@ def _parse_arguments(raw: str | Mapping[str, Json]) -> tuple[Mapping[str, Json],
             )
     else:
         try:
-            parsed = orjson.loads(orjson.dumps(raw))
+            parsed = orjson.loads(orjson.dumps(dict(raw)))
         except (TypeError, orjson.JSONDecodeError):
             parsed = None
+    problem = "are not a JSON object"
     if isinstance(parsed, dict):
-        return parsed, None
-    return {}, refusal(
-        CallCode.INVALID_JSON, "The arguments are not a JSON object.", retryable=True
-    )
+        if not _too_deep(parsed, raw):
+            return parsed, None
+        problem = f"are nested more than {_MAX_DEPTH} levels deep"
+    return {}, refusal(CallCode.INVALID_JSON, f"The arguments {problem}.", retryable=True)
+
+
+def _too_deep(value: object, raw: str | Mapping[str, Json]) -> bool:
+    """Whether the value is nested deeper than can be kept. Few texts are worth a closer look."""
+    if isinstance(raw, str) and raw.count("[") + raw.count("{") <= _MAX_DEPTH:
+        return False
+    level: list[object] = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [inner for outer in level for inner in _members(outer)]
+        if not level:
+            return False
+    return True
+
+
+def _members(value: object) -> Iterable[object]:
+    """What a JSON container holds that may hold more."""
+    held = value.values() if isinstance(value, dict) else value
+    return (item for item in held if isinstance(item, dict | list))  # type: ignore[attr-defined]
 
 
 # ── admissions: what the guard says of one call ───────────────────────────────────────────────
@@ -239,7 +258,10 @@ class SlotStatus(StrEnum):
 
 @attrs.frozen(kw_only=True)
 class Slot:
-    """One call of the batch in hand. `result` is set when it is done."""
+    """One call of the batch in hand. `result` is set when it is done.
+
+    `request` is what a person was asked; an admitted call that has one was approved.
+    """
 
     step: str
     call: ToolCall
@@ -376,6 +398,14 @@ class ExecutedCalls:
     """What the calls gave, by step."""
 
     outputs: Mapping[str, ToolOutput]
+    misbehaving: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Readmitted:
+    """The guard's words on calls that were admitted before the run was taken up, by step."""
+
+    admissions: Mapping[str, Admission]
 
 
 @attrs.frozen(kw_only=True)
@@ -383,17 +413,24 @@ class Ruled:
     """What people decided, by step, as the guard judged it again. Empty: nobody answered."""
 
     admissions: Mapping[str, Admission]
+    misbehaving: bool = False
 
 
 @attrs.frozen(kw_only=True)
 class Interrupted:
-    """The drive stops here. `resumable` leaves the state as it is; else the run is over."""
+    """The drive stops here. `resumable` leaves the state as it is; else the run is over.
+
+    `begun` are the steps that were started: whether they took effect is not known.
+    """
 
     outcome: Outcome
     resumable: bool
+    begun: frozenset[str] = frozenset()
 
 
-Event: TypeAlias = TurnTaken | TurnLost | Classified | ExecutedCalls | Ruled | Interrupted
+Event: TypeAlias = (
+    TurnTaken | TurnLost | Classified | ExecutedCalls | Readmitted | Ruled | Interrupted
+)
 """What the driver tells the machine."""
 
 
@@ -419,6 +456,13 @@ class Execute:
 
 
 @attrs.frozen(kw_only=True)
+class Readmit:
+    """Judge these slots again under today's rules: they were admitted in an earlier drive."""
+
+    slots: tuple[Slot, ...]
+
+
+@attrs.frozen(kw_only=True)
 class AskPeople:
     """Get decisions on these requests, if anyone is there to decide."""
 
@@ -439,7 +483,7 @@ class Finish:
     outcome: Outcome
 
 
-Command: TypeAlias = AskModel | Classify | Execute | AskPeople | Commit | Finish
+Command: TypeAlias = AskModel | Classify | Execute | Readmit | AskPeople | Commit | Finish
 """What the machine tells the driver to do."""
 
 
@@ -464,7 +508,7 @@ def resume(state: State) -> Step:
         case Classifying(calls=calls):
             return Step(state, (Classify(calls=calls),))
         case Executing():
-            return Step(state, (Execute(slots=_admitted(state.slots)),))
+            return Step(state, (Readmit(slots=_admitted(state.slots)),))
         case Waiting():
             return Step(state, (AskPeople(requests=_requests(state.slots)),))
         case Ended(outcome=outcome):
@@ -488,7 +532,10 @@ def advance(rules: Rules, state: State, event: Event) -> Step:
             return _place(rules, state, event)
         case Executing(), ExecutedCalls():
             slots = tuple(_with_output(slot, event.outputs) for slot in state.slots)
-            return _settle(rules, state.barren, state.text, slots)
+            return _settle(rules, state, slots, misbehaving=event.misbehaving)
+        case Executing(), Readmitted():
+            slots = _replaced(state.slots, SlotStatus.ADMITTED, event.admissions)
+            return _settle(rules, state, slots)
         case Waiting(), Ruled():
             return _rule(rules, state, event)
     raise ValueError(f"{type(event).__name__} does not fit {type(state).__name__}")
@@ -496,7 +543,7 @@ def advance(rules: Rules, state: State, event: Event) -> Step:
 
 def _take_turn(rules: Rules, state: Thinking, event: TurnTaken) -> Step:
     turn = event.turn
-    said = AssistantMessage(text=_clean(turn.text))
+    said = AssistantMessage(text=clean_text(turn.text))
     if state.closing is not None:
         outcome = Outcome(kind=OutcomeKind.SUSPENDED, stop=state.closing, text=said.text)
         return _end(outcome, (said,) if said.text else ())
@@ -519,7 +566,7 @@ def _lose_turn(rules: Rules, state: Thinking, event: TurnLost) -> Step:
     if state.closing is not None:
         return _end(Outcome(kind=OutcomeKind.SUSPENDED, stop=state.closing), ())
     stop = event.outcome.stop
-    if event.soft and rules.wrap_up and stop is not None:
+    if event.soft and stop is not None and _may_wrap_up(rules, stop.shortfall):
         return Step(Thinking(barren=state.barren, closing=stop), (AskModel(final=True),))
     if event.outcome.kind is OutcomeKind.ERROR:
         return _end(event.outcome, ())
@@ -532,15 +579,17 @@ def _place(rules: Rules, state: Classifying, event: Classified) -> Step:
         _slot(call.step, call.call, admission)
         for call, admission in zip(state.calls, event.admissions, strict=True)
     )
-    if event.misbehaving:
-        return _misbehave(state.barren, state.text, slots)
-    return _settle(rules, state.barren, state.text, slots)
+    return _settle(rules, state, slots, misbehaving=event.misbehaving)
 
 
-def _slot(step: str, call: ToolCall, admission: Admission) -> Slot:
+def _slot(
+    step: str, call: ToolCall, admission: Admission, approved: ApprovalRequest | None = None
+) -> Slot:
     match admission:
         case Admitted():
-            return Slot(step=step, call=call, status=SlotStatus.ADMITTED, ran=True)
+            return Slot(
+                step=step, call=call, status=SlotStatus.ADMITTED, ran=True, request=approved
+            )
         case Pending(request=request):
             return Slot(step=step, call=call, status=SlotStatus.PENDING, request=request)
         case Refused(output=output, shortfall=shortfall):
@@ -548,12 +597,13 @@ def _slot(step: str, call: ToolCall, admission: Admission) -> Slot:
                 step=step,
                 call=call,
                 status=SlotStatus.DONE,
-                result=_message(call, output),
+                result=result_message(call, output),
                 shortfall=shortfall,
             )
 
 
-def _message(call: ToolCall, output: ToolOutput) -> ToolMessage:
+def result_message(call: ToolCall, output: ToolOutput) -> ToolMessage:
+    """What the model sees of a call's output."""
     return ToolMessage(
         call_id=call.id, name=call.name, text=output.text, ok=output.ok, label=output.label
     )
@@ -566,7 +616,7 @@ def _with_output(slot: Slot, outputs: Mapping[str, ToolOutput]) -> Slot:
         step=slot.step,
         call=slot.call,
         status=SlotStatus.DONE,
-        result=_message(slot.call, outputs[slot.step]),
+        result=result_message(slot.call, outputs[slot.step]),
         ran=True,
     )
 
@@ -576,17 +626,35 @@ def _rule(rules: Rules, state: Waiting, event: Ruled) -> Step:
         stop = Stop(code=CallCode.APPROVAL_REQUIRED, message="Calls wait for a person.")
         outcome = Outcome(kind=OutcomeKind.APPROVAL_REQUIRED, stop=stop)
         return Step(state, (Finish(outcome=outcome),))
-    slots = tuple(
-        _slot(slot.step, slot.call, event.admissions[slot.step])
-        if slot.step in event.admissions and slot.status is SlotStatus.PENDING
+    slots = _replaced(state.slots, SlotStatus.PENDING, event.admissions)
+    return _settle(rules, state, slots, misbehaving=event.misbehaving)
+
+
+def _replaced(
+    slots: tuple[Slot, ...], status: SlotStatus, admissions: Mapping[str, Admission]
+) -> tuple[Slot, ...]:
+    """The slots of that status as the new word on them has it."""
+    return tuple(
+        _slot(slot.step, slot.call, admissions[slot.step], slot.request)
+        if slot.step in admissions and slot.status is status
         else slot
-        for slot in state.slots
+        for slot in slots
     )
-    return _settle(rules, state.barren, state.text, slots)
 
 
-def _settle(rules: Rules, barren: int, text: str, slots: tuple[Slot, ...]) -> Step:
-    """Run what may run, else ask people, else commit the batch and go on."""
+def _settle(
+    rules: Rules,
+    state: Classifying | Executing | Waiting,
+    slots: tuple[Slot, ...],
+    *,
+    misbehaving: bool = False,
+) -> Step:
+    """Run what may run, else ask people, else commit the batch and go on.
+
+    What was admitted runs even when too many others were refused: the run ends after it. A budget
+    that ran out ends the run by itself, so it is the reason that is named.
+    """
+    barren, text = state.barren, state.text
     admitted = _admitted(slots)
     if admitted:
         return Step(Executing(barren=barren, text=text, slots=slots), (Execute(slots=admitted),))
@@ -594,16 +662,29 @@ def _settle(rules: Rules, barren: int, text: str, slots: tuple[Slot, ...]) -> St
     if requests:
         return Step(Waiting(barren=barren, text=text, slots=slots), (AskPeople(requests=requests),))
     commit = Commit(messages=_batch_messages(text, slots))
-    short = next((slot.shortfall for slot in slots if slot.shortfall is not None), None)
+    short = _shortfall(slots)
     if short is not None:
-        return _stop_softly(rules, barren, short, commit)
-    ran = any(slot.ran or slot.request is not None for slot in slots)
-    return _next_turn(rules, 0 if ran else barren + 1, (commit,))
+        return _stop_for_budget(rules, barren, short, commit)
+    if misbehaving:
+        outcome = _misbehaving("More calls were refused than the contract allows.")
+        return Step(Ended(outcome=outcome), (commit, Finish(outcome=outcome)))
+    return _next_turn(rules, 0 if any(slot.ran for slot in slots) else barren + 1, (commit,))
 
 
-def _stop_softly(rules: Rules, barren: int, short: Shortfall, commit: Commit) -> Step:
+def _shortfall(slots: tuple[Slot, ...]) -> Shortfall | None:
+    """The first budget that refused a call; time before all others, since it ends the run hard."""
+    found = [slot.shortfall for slot in slots if slot.shortfall is not None]
+    return next((short for short in found if short.budget == DURATION), found[0] if found else None)
+
+
+def _may_wrap_up(rules: Rules, short: Shortfall | None) -> bool:
+    """Steps and turns run out softly: one more answer may be asked for. Time does not."""
+    return rules.wrap_up and short is not None and short.budget != DURATION
+
+
+def _stop_for_budget(rules: Rules, barren: int, short: Shortfall, commit: Commit) -> Step:
     stop = budget_stop(short)
-    if rules.wrap_up:
+    if _may_wrap_up(rules, short):
         return Step(Thinking(barren=barren, closing=stop), (commit, AskModel(final=True)))
     outcome = Outcome(kind=OutcomeKind.SUSPENDED, stop=stop)
     return Step(Thinking(barren=barren), (commit, Finish(outcome=outcome)))
@@ -625,12 +706,6 @@ def _next_turn(rules: Rules, barren: int, commands: tuple[Command, ...]) -> Step
     return Step(Ended(outcome=outcome), (*commands, Finish(outcome=outcome)))
 
 
-def _misbehave(barren: int, text: str, slots: tuple[Slot, ...]) -> Step:
-    outcome = _misbehaving("More calls were refused than the contract allows.")
-    closed = Executing(barren=barren, text=text, slots=slots)
-    return _end(outcome, _closed_batch(closed, executed=Executed.NO))
-
-
 def _misbehaving(message: str) -> Outcome:
     stop = Stop(code=StopCode.MODEL_MISBEHAVING, message=message, stage="loop")
     return Outcome(kind=OutcomeKind.ERROR, stop=stop)
@@ -646,7 +721,7 @@ def _interrupt(state: State, event: Interrupted) -> Step:
         return Step(state, (Finish(outcome=state.outcome),))
     if event.resumable:
         return Step(state, (Finish(outcome=event.outcome),))
-    return _end(event.outcome, _closed_batch(state, executed=Executed.UNKNOWN))
+    return _end(event.outcome, _closed_batch(state, event.begun))
 
 
 def failure(stage: str, code: str, message: str) -> Outcome:
@@ -674,56 +749,59 @@ def _batch_messages(text: str, slots: tuple[Slot, ...]) -> tuple[Message, ...]:
     return (said, *(slot.result for slot in slots if slot.result is not None))
 
 
-def _closed_batch(state: State, *, executed: Executed) -> tuple[Message, ...]:
+def _closed_batch(state: State, begun: frozenset[str]) -> tuple[Message, ...]:
     """The batch in hand with one result for every call, whatever its status."""
     if isinstance(state, Classifying):
         slots = tuple(
             Slot(step=call.step, call=call.call, status=SlotStatus.PENDING) for call in state.calls
         )
-        return _batch_messages(state.text, tuple(_close(slot, executed) for slot in slots))
+        return _batch_messages(state.text, tuple(_close(slot, begun) for slot in slots))
     if isinstance(state, Executing | Waiting):
-        slots = tuple(_close(slot, executed) for slot in state.slots)
+        slots = tuple(_close(slot, begun) for slot in state.slots)
         return _batch_messages(state.text, slots)
     return ()
 
 
-def _close(slot: Slot, executed: Executed) -> Slot:
+def _close(slot: Slot, begun: frozenset[str]) -> Slot:
     if slot.result is not None:
         return slot
-    started = slot.status is SlotStatus.ADMITTED
+    started = slot.status is SlotStatus.ADMITTED and slot.step in begun
     output = refusal(
         CallCode.CANCELLED,
         "The run was stopped before this call had a result.",
-        executed=executed if started else Executed.NO,
+        executed=Executed.UNKNOWN if started else Executed.NO,
     )
-    return attrs.evolve(slot, status=SlotStatus.DONE, result=_message(slot.call, output))
+    return attrs.evolve(slot, status=SlotStatus.DONE, result=result_message(slot.call, output))
 
 
-def pending_messages(state: State, results: Mapping[str, ToolMessage]) -> tuple[Message, ...]:
+def pending_messages(
+    state: State, results: Mapping[str, ToolMessage], begun: frozenset[str] = frozenset()
+) -> tuple[Message, ...]:
     """What a host is shown of a batch that is not finished: every call has one result.
 
-    A call that waits for a person shows APPROVAL_REQUIRED, one that was started and has no result
-    yet shows OUTCOME_UNKNOWN; both are replaced when the run is taken up again. *results* are
-    those that calls of the batch already have, by call id.
+    A call that waits for a person shows APPROVAL_REQUIRED, one of the steps *begun* without a
+    result OUTCOME_UNKNOWN, any other CANCELLED; all are replaced when the run is taken up again.
+    *results* are those that calls of the batch already have, by call id.
     """
     if isinstance(state, Classifying):
-        return _closed_batch(state, executed=Executed.NO)
+        return _closed_batch(state, frozenset())
     if not isinstance(state, Executing | Waiting):
         return ()
-    return _batch_messages(state.text, tuple(_shown(slot, results) for slot in state.slots))
+    return _batch_messages(state.text, tuple(_shown(slot, results, begun) for slot in state.slots))
 
 
-def _shown(slot: Slot, results: Mapping[str, ToolMessage]) -> Slot:
+def _shown(slot: Slot, results: Mapping[str, ToolMessage], begun: frozenset[str]) -> Slot:
     if slot.result is not None:
         return slot
     if slot.call.id in results:
         return attrs.evolve(slot, result=results[slot.call.id])
+    return attrs.evolve(slot, result=result_message(slot.call, _unfinished(slot, begun)))
+
+
+def _unfinished(slot: Slot, begun: frozenset[str]) -> ToolOutput:
     if slot.status is SlotStatus.PENDING:
-        output = refusal(CallCode.APPROVAL_REQUIRED, "This call waits for a person.")
-    else:
-        output = refusal(
-            CallCode.OUTCOME_UNKNOWN,
-            "This call was started and has no result yet.",
-            executed=Executed.UNKNOWN,
-        )
-    return attrs.evolve(slot, result=_message(slot.call, output))
+        return refusal(CallCode.APPROVAL_REQUIRED, "This call waits for a person.")
+    if slot.step not in begun:
+        return refusal(CallCode.CANCELLED, "The run was stopped before this call began.")
+    text = "This call was started and has no result yet."
+    return refusal(CallCode.OUTCOME_UNKNOWN, text, executed=Executed.UNKNOWN)

@@ -6,7 +6,7 @@ Values only. Every message has one JSON form, written by `message_to_json` and r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import TypeAlias, overload
 
@@ -27,8 +27,11 @@ __all__ = (
     "TurnStatus",
     "Usage",
     "UserMessage",
+    "clean_text",
+    "history_fault",
     "message_from_json",
     "message_to_json",
+    "turn_fault",
 )
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
@@ -71,24 +74,71 @@ class ToolCall:
     arguments: str | Mapping[str, Json]
 
 
+def _call_tuple(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
+    return tuple(calls)
+
+
 @attrs.frozen(kw_only=True)
 class Turn:
     """One model response.
 
     Raises:
-        ValueError: the status says calls and there are none, or the other way round.
+        ValueError: the status or the finish reason is not one of the words, or the status says
+            calls and there are none, or the other way round.
     """
 
-    status: TurnStatus
+    status: TurnStatus = attrs.field(converter=TurnStatus)
     text: str = ""
-    calls: tuple[ToolCall, ...] = ()
-    finish: FinishReason = FinishReason.STOP
+    calls: tuple[ToolCall, ...] = attrs.field(default=(), converter=_call_tuple)
+    finish: FinishReason = attrs.field(default=FinishReason.STOP, converter=FinishReason)
     usage: Usage | None = None
     model: str | None = None
 
     def __attrs_post_init__(self) -> None:
         if (self.status is TurnStatus.TOOL_REQUEST) != bool(self.calls):
             raise ValueError(f"a turn of status {self.status} with {len(self.calls)} call(s)")
+
+
+def turn_fault(turn: Turn) -> str | None:
+    """What is wrong with the fields of an adapter's turn; None when nothing is.
+
+    Adapters are the host's code, and Python does not hold them to the annotations: what is not
+    checked here would fail in the middle of the loop.
+    """
+    text: object = turn.text
+    model: object = turn.model
+    if not isinstance(text, str):
+        return "text is not a string"
+    if model is not None and not isinstance(model, str):
+        return "model is not a string"
+    if turn.usage is not None and not _is_usage(turn.usage):
+        return "usage is not two counts of tokens"
+    faults = (_call_fault(call) for call in turn.calls)
+    return next((fault for fault in faults if fault is not None), None)
+
+
+def _call_fault(call: object) -> str | None:
+    if not isinstance(call, ToolCall):
+        return "a call is not a ToolCall"
+    name: object = call.name
+    given: object = call.arguments
+    if not isinstance(call.id, str) or not isinstance(name, str):
+        return "a call's id or name is not a string"
+    if not isinstance(given, str | Mapping):
+        return "a call's arguments are neither text nor an object"
+    return None
+
+
+def _is_usage(usage: object) -> bool:
+    return (
+        isinstance(usage, Usage)
+        and _is_count(usage.input_tokens)
+        and _is_count(usage.output_tokens)
+    )
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
 
 
 @attrs.frozen(kw_only=True)
@@ -127,6 +177,41 @@ class ToolMessage:
 
 Message: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolMessage
 """Anything that stands in a run's history."""
+
+
+def clean_text(text: str) -> str:
+    """Text that can be stored and sent: surrogate pairs are joined, lone ones become U+FFFD."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def history_fault(messages: Iterable[Message]) -> str | None:
+    """Why a history cannot be sent to a model; None when it can.
+
+    Every call needs exactly one result, directly after its message and in its order, and no id
+    may stand for two calls.
+    """
+    waiting: list[str] = []
+    seen: set[str] = set()
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            if not waiting or waiting.pop(0) != message.call_id:
+                return f"the result of call {message.call_id[:80]!r} is out of place"
+            continue
+        if waiting:
+            break
+        if isinstance(message, AssistantMessage):
+            for call in message.calls:
+                if call.id in seen:
+                    return f"the id {call.id[:80]!r} stands for two calls"
+                seen.add(call.id)
+                waiting.append(call.id)
+    return f"call {waiting[0][:80]!r} has no result" if waiting else None
 
 
 class Transcript(Sequence[Message]):

@@ -6,8 +6,9 @@ Events carry digests and counts; arguments, queries and page text never enter th
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -23,6 +24,7 @@ __all__ = (
     "approval_decided",
     "approval_requested",
     "digest_text",
+    "log_word",
     "step_finished",
     "step_refused",
     "step_started",
@@ -40,13 +42,27 @@ def digest_text(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
+_WORD: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
+
+
+def log_word(text: str) -> str:
+    """A name as it may stand in the log: a short word as it is, anything else as a digest.
+
+    Names of tools that do not exist and ids of calls are written by the model, which may have read
+    them in a page.
+    """
+    return text if _WORD.match(text) else digest_text(text)[:23]
+
+
 @attrs.define(kw_only=True)
 class StepRecord:
     """One turn or call as it was judged and ran.
 
     `ok` is None while it runs. `elapsed_us` is wall time in microseconds. `args_sha256` is the
     digest of the parsed arguments, or of the raw text when they could not be parsed. `citations`
-    are those of the output, in their wire form.
+    are those of the output, in their wire form. `raw` is the text of arguments that could not be
+    read; it stands nowhere else. `attempt` counts from 1: a step that a crash or a pause stopped
+    may be run again, if that is harmless.
     """
 
     step: str
@@ -62,6 +78,13 @@ class StepRecord:
     input_tokens: int = 0
     output_tokens: int = 0
     citations: tuple[Mapping[str, str], ...] = ()
+    raw: str | None = None
+    attempt: int = 1
+
+    @property
+    def key(self) -> str:
+        """The step, and which attempt it was when it was not the first: one for each cause."""
+        return self.step if self.attempt == 1 else f"{self.step}#{self.attempt}"
 
     def to_json(self) -> dict[str, Json]:
         """The stored form."""
@@ -79,6 +102,8 @@ class StepRecord:
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
             "citations": list(self.citations),
+            "raw": self.raw,
+            "attempt": self.attempt,
         }
 
     @classmethod
@@ -99,9 +124,13 @@ def step_refused(subject: Subject, record: StepRecord) -> Event:
     return Event(
         code=EventCode.STP004D,
         subject=subject,
-        object={"tool": record.tool, "code": record.code, "args_sha256": record.args_sha256},
+        object={
+            "tool": log_word(record.tool),
+            "code": record.code,
+            "args_sha256": record.args_sha256,
+        },
         decision={"action": "deny", "reason_code": record.code},
-        key=record.step,
+        key=record.key,
     )
 
 
@@ -112,7 +141,7 @@ def step_started(subject: Subject, record: StepRecord, policy_sha256: str) -> Ev
         subject=subject,
         object={"tool": record.tool, "args_sha256": record.args_sha256},
         decision={"action": "allow", "policy_sha256": policy_sha256},
-        key=record.step,
+        key=record.key,
     )
 
 
@@ -130,7 +159,7 @@ def step_finished(subject: Subject, record: StepRecord, output: ToolOutput) -> E
             "characters": len(output.text),
             "elapsed_us": record.elapsed_us,
         },
-        key=f"{record.step}:finished",
+        key=f"{record.key}:finished",
     )
 
 

@@ -80,7 +80,7 @@ def compile_schema(schema: Mapping[str, object]) -> Check:
         SchemaError: the schema is not of `type: object`, uses a keyword that is not
             supported, or a keyword's value is of the wrong kind.
     """
-    if schema.get("type") != "object":
+    if not isinstance(schema, Mapping) or schema.get("type") != "object":
         raise SchemaError("", "the arguments of a tool are of type object")
     rule = _compile(schema, "")
 

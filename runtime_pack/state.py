@@ -12,7 +12,6 @@ import asyncio
 import fcntl
 import hashlib
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -115,7 +114,8 @@ class MemoryRunStore:
 
     def __init__(self, seal: Seal | None = None) -> None:
         self._seal = seal or Seal.random()
-        self._runs: dict[str, SavedRun] = {}
+        self._heads: dict[str, tuple[int, bytes]] = {}
+        self._rows: dict[str, list[bytes]] = {}
 
     @property
     def seal(self) -> Seal:
@@ -126,26 +126,24 @@ class MemoryRunStore:
         self, run_id: str, *, expected: int, head: bytes, rows: Sequence[bytes]
     ) -> int:
         """See `RunStore.commit`."""
-        held = self._runs.get(run_id)
-        found = 0 if held is None else held.revision
+        found, _ = self._heads.get(run_id, (0, b""))
         if found != expected:
             raise RunConflict(run_id, expected, found)
-        before = () if held is None else held.rows
-        self._runs[run_id] = SavedRun(
-            run_id=run_id, revision=found + 1, head=head, rows=(*before, *rows)
-        )
+        self._heads[run_id] = found + 1, head
+        self._rows.setdefault(run_id, []).extend(rows)
         return found + 1
 
     async def load(self, run_id: str) -> SavedRun:
         """See `RunStore.load`."""
-        held = self._runs.get(run_id)
-        if held is None:
+        if run_id not in self._heads:
             raise RunNotFound(run_id)
-        return held
+        revision, head = self._heads[run_id]
+        return SavedRun(run_id=run_id, revision=revision, head=head, rows=tuple(self._rows[run_id]))
 
     def put(self, saved: SavedRun) -> None:
         """Take a run from `LoopResult.state`; its seal is checked when it is resumed."""
-        self._runs[saved.run_id] = saved
+        self._heads[saved.run_id] = saved.revision, saved.head
+        self._rows[saved.run_id] = list(saved.rows)
 
 
 class DirectoryRunStore:
@@ -175,7 +173,14 @@ class DirectoryRunStore:
         self, run_id: str, *, expected: int, head: bytes, rows: Sequence[bytes]
     ) -> int:
         """See `RunStore.commit`."""
-        return await asyncio.to_thread(self._commit, run_id, expected, head, tuple(rows))
+        work = asyncio.to_thread(self._commit, run_id, expected, head, tuple(rows))
+        task = asyncio.ensure_future(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            # A thread cannot be stopped: what it writes must be there before anyone goes on.
+            await asyncio.wait([task])
+            raise
 
     async def load(self, run_id: str) -> SavedRun:
         """See `RunStore.load`."""
@@ -193,7 +198,9 @@ class DirectoryRunStore:
     def _commit(self, run_id: str, expected: int, head: bytes, rows: tuple[bytes, ...]) -> int:
         folder = self._folder(run_id)
         try:
-            folder.mkdir(mode=0o700, exist_ok=True)
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700, exist_ok=True)
+                _sync_folder(self.path)
             lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -267,13 +274,17 @@ def _read_envelope(folder: Path) -> _Envelope:
 
 def _replace(path: Path, body: bytes) -> None:
     """Write a file so that a reader, or a crash, sees the old bytes or the new ones."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with draft.open("xb") as file:
+    draft = path.with_name(f".{path.name}.draft")
+    with draft.open("wb") as file:
         file.write(body)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
     finally:
@@ -317,8 +328,8 @@ def open_head(saved: SavedRun, seal: Seal) -> dict[str, Json]:
         raise StateRefused(
             f"schema {fields.get('schema')!r} is not {SCHEMA}, which this version reads"
         )
-    if fields.get("run") != saved.run_id:
-        raise StateRefused("the head belongs to another run")
+    if fields.get("run") != saved.run_id or fields.get("revision") != saved.revision:
+        raise StateRefused("the head belongs to another run or revision")
     if fields.get("rows") != len(saved.rows):
         raise StateRefused("rows were added or lost")
     if fields.get("rows_sha256") != chain_rows(EMPTY_CHAIN, saved.rows):
@@ -491,15 +502,7 @@ def _number(value: object) -> float:
 
 def spec_to_json(spec: ToolSpec) -> dict[str, Json]:
     """A tool's definition, so that a run can be taken up where its catalog is not at hand."""
-    return {
-        "name": spec.name,
-        "description": spec.description,
-        "parameters": spec.parameters,
-        "output_trust": str(spec.output_trust),
-        "timeout_seconds": spec.timeout_seconds,
-        "effects": str(spec.effects),
-        "invalid_code": str(spec.invalid_code),
-    }
+    return spec.to_json()
 
 
 def spec_from_json(value: object) -> ToolSpec:

@@ -11,7 +11,8 @@ import fcntl
 import hashlib
 import os
 import secrets
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +27,8 @@ from runtime_pack.messages import Json
 
 __all__ = ("AuditLog",)
 
-_MICROSECONDS: Final = 1_000_000
+# Types that hold no float; checked first because almost every value is one of them.
+_PLAIN: Final = frozenset({str, int, bool, type(None)})
 
 
 def _now() -> datetime:
@@ -49,7 +51,8 @@ class AuditLog:
         self._now = now
         self._buffer: list[bytes] = []
         self._failed = False
-        self._writer = secrets.token_hex(6)
+        # Later writers sort after earlier ones, and the lines of one by number: ids are time-ordered.
+        self._writer = f"{int(now().timestamp()):010x}{secrets.token_hex(4)}"
         self._second = -1
         self._prefix = ""
         try:
@@ -61,12 +64,14 @@ class AuditLog:
         try:
             self._lock()
             torn = self._take_up()
+            self._start(torn)
         except BaseException:
             os.close(self._fd)
             raise
-        self._start(torn)
 
     def _lock(self) -> None:
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            raise AuditError(f"{self.path} is not a regular file")
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -74,7 +79,7 @@ class AuditLog:
 
     def _take_up(self) -> str | None:
         """Continue the chain of an existing file; the name of the file a torn tail was moved to."""
-        content = self.path.read_bytes()
+        content = self._content()
         end = content.rfind(b"\n") + 1
         lines = content[:end].split(b"\n")[:-1]
         found = verify_lines(lines)
@@ -86,12 +91,22 @@ class AuditLog:
             return None
         return self._move_aside(content[end:], end)
 
+    def _content(self) -> bytes:
+        try:
+            with os.fdopen(os.dup(self._fd), "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise AuditError(f"the log cannot be read: {error}") from error
+
     def _move_aside(self, tail: bytes, end: int) -> str:
         number = 1
         while (aside := self.path.with_name(f"{self.path.name}.torn-{number}")).exists():
             number += 1
-        aside.write_bytes(tail)
-        os.truncate(self._fd, end)
+        try:
+            aside.write_bytes(tail)
+            os.truncate(self._fd, end)
+        except OSError as error:
+            raise AuditError(f"the torn line cannot be moved aside: {error}") from error
         return aside.name
 
     def _start(self, torn: str | None) -> None:
@@ -111,7 +126,8 @@ class AuditLog:
         """Take one event into the chain; it is in the file after the next `flush`.
 
         Raises:
-            AuditError: the log is closed or has failed, or the event cannot be encoded.
+            AuditError: the log is closed or has failed, or the event cannot be encoded, or holds a
+                float: its digits would differ between languages, and so the bytes that are hashed.
         """
         if self._failed:
             raise AuditError("the log is closed or has failed")
@@ -133,6 +149,10 @@ class AuditLog:
             record["decision"] = event.decision
         if event.key:
             record["key"] = event.key
+        for part in (event.subject, event.object, event.decision or {}):
+            for value in part.values():
+                if type(value) not in _PLAIN and _holds_float(value):
+                    raise AuditError("an event holds a float: use whole numbers of a smaller unit")
         line = _encode(record)
         self._seq, self._prev = seq, hashlib.sha256(line).hexdigest()
         self._buffer.append(line)
@@ -142,7 +162,8 @@ class AuditLog:
         now = self._now()
         second = int(now.timestamp())
         if second != self._second:
-            self._second, self._prefix = second, now.strftime("%Y-%m-%dT%H:%M:%S.")
+            utc = now.astimezone(UTC)
+            self._second, self._prefix = second, utc.strftime("%Y-%m-%dT%H:%M:%S.")
         return f"{self._prefix}{now.microsecond:06d}Z"
 
     def flush(self) -> None:
@@ -212,6 +233,14 @@ def _encode(record: dict[str, object]) -> bytes:
             return orjson.dumps(_escaped(record), option=orjson.OPT_SORT_KEYS)
         except TypeError as error:
             raise AuditError(f"an event cannot be encoded: {error}") from error
+
+
+def _holds_float(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(_holds_float(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return any(_holds_float(item) for item in value)
+    return isinstance(value, float)
 
 
 def _escaped(value: object) -> object:

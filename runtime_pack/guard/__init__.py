@@ -1,0 +1,223 @@
+"""The task guard: every turn and every call of a task is judged, reserved, recorded and settled.
+
+The guard is in the runtime, never only in the loop: a direct caller of the guarded runtime is bound
+by the same rules. `task_run` holds what a run shares, `judge` says what may run, `execution` runs
+it, `turns` asks the model, `bounded` is how the host's code is awaited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from runtime_pack.approvals import ApprovalRequest, Decision
+from runtime_pack.audit.log import AuditLog
+from runtime_pack.catalog import TURN_TOOL, Executed, ToolOutput, ToolSpec
+from runtime_pack.errors import CallCode, ContractError
+from runtime_pack.guard.execution import NOT_BEGUN, Execution, exhausted
+from runtime_pack.guard.judge import Judge
+from runtime_pack.guard.task_run import TaskRun
+from runtime_pack.guard.turns import Reserved, TurnResult, Turns
+from runtime_pack.ledger import TURNS, UNLIMITED
+from runtime_pack.machine import Admission, IngestedCall, Pending, Refused, ingest_call, refusal
+from runtime_pack.messages import Json, ToolCall
+from runtime_pack.policy import TaskContract
+from runtime_pack.ports import (
+    Approver,
+    Clock,
+    Emitter,
+    ExecutionContext,
+    Frame,
+    PreflightRuntime,
+    ReleasableRuntime,
+    SystemClock,
+    ToolRuntime,
+    TurnRequest,
+)
+from runtime_pack.seal import Seal
+
+__all__ = ("AgentTaskRun", "GuardedRuntime", "TurnResult", "create_agent_task_run")
+
+
+def create_agent_task_run(
+    contract: TaskContract,
+    *,
+    task: str = "",
+    run_id: str | None = None,
+    approver: Approver | None = None,
+    emitter: Emitter | None = None,
+    audit: AuditLog | None = None,
+    clock: Clock | None = None,
+    frame: Frame | None = None,
+    seal: Seal | None = None,
+) -> AgentTaskRun:
+    """A run of one task under *contract*; wrap the tools with its `guard_runtime`.
+
+    Args:
+        contract: what the task may spend and what needs a person.
+        task: the task's name in events.
+        clock: the machine's clocks when absent.
+        run_id: letters, digits, `-` and `_`, at most 64; random when absent.
+        approver: decides pending requests while the run is alive; without one the run suspends.
+        emitter: receives denials of policy; raising stops the action.
+        audit: the log that every decision goes to before it takes effect.
+        frame: fences outputs from outside that are not fenced yet.
+        seal: authenticates saved states; a random one seals for this process only.
+
+    Raises:
+        ContractError: the contract or the id is not valid.
+    """
+    if not isinstance(contract, TaskContract):
+        raise ContractError("contract", "must be a TaskContract")
+    return AgentTaskRun(
+        contract=contract,
+        task=task,
+        run_id=run_id,
+        approver=approver,
+        emitter=emitter,
+        audit=audit,
+        clock=clock or SystemClock(),
+        frame=frame,
+        seal=seal or Seal.random(),
+    )
+
+
+class AgentTaskRun(TaskRun):
+    """One run of one task: its ledger, records, label and log; made by `create_agent_task_run`."""
+
+    def guard_runtime(self, runtime: ToolRuntime) -> GuardedRuntime:
+        """The runtime under this run's guard. Guarding it twice is refused.
+
+        Raises:
+            ContractError: the runtime is guarded already, so every step would count twice.
+        """
+        if isinstance(runtime, GuardedRuntime):
+            raise ContractError("runtime", "is guarded already")
+        return GuardedRuntime(self, runtime)
+
+
+class GuardedRuntime:
+    """A runtime under a task guard. Made by `AgentTaskRun.guard_runtime`."""
+
+    def __init__(self, task_run: AgentTaskRun, inner: ToolRuntime) -> None:
+        self.task_run = task_run
+        self.inner = inner
+        self._judge = Judge(task_run, inner)
+        self._execution = Execution(task_run, inner)
+        self._turns = Turns(task_run, inner)
+        # The loop's doors; see the classes for what they do and raise.
+        self.admit = self._judge.admit
+        self.readmit = self._judge.readmit
+        self.hold_again = self._judge.hold_again
+        self.rule = self._judge.rule
+        self.decide = self._judge.decide
+        self.definition = self._judge.definition
+        self.run = self._execution.run
+        self.reserve_turn = self._turns.reserve
+        self.give_up_turn = self._turns.give_up
+        self.ask_turn = self._turns.ask
+
+    def rewrap(self, wrap: Callable[[ToolRuntime], ToolRuntime]) -> GuardedRuntime:
+        """The same guard around `wrap(inner)`: what is added later is still inside the guard."""
+        return GuardedRuntime(self.task_run, wrap(self.inner))
+
+    async def release(self) -> None:
+        """Let go of connections and processes that the inner runtime holds between drives."""
+        if isinstance(self.inner, ReleasableRuntime):
+            await self.inner.release()
+
+    def tool_spec(self, name: str) -> ToolSpec | None:
+        """The spec of a tool of the inner runtime, if it knows its tools."""
+        inner = self.inner
+        return inner.tool_spec(name) if isinstance(inner, PreflightRuntime) else None
+
+    @property
+    def may_wrap_up(self) -> bool:
+        """Whether the run has a wrap-up turn: with a single turn there is none."""
+        limit = self.task_run.ledger.limit(TURNS)
+        return self.task_run.contract.wrap_up and (limit == UNLIMITED or limit > 1)
+
+    # ── callers that are not the loop ─────────────────────────────────────────────────────────
+
+    async def execute_tool(
+        self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
+    ) -> ToolOutput:
+        """Judge, run and record one call, for a caller that is not the loop.
+
+        The same rules hold: time, budgets, policy and approval. A call that needs a person gets
+        its decision from the approver here, or is refused: a direct call cannot be suspended.
+
+        Raises:
+            AuditError: the log could not take a record; nothing ran that it would have covered.
+            EmitterError: the host's emitter raised.
+        """
+        run = self.task_run
+        if run.is_interrupted():
+            return NOT_BEGUN
+        run.ledger.begin(run.clock.monotonic())
+        try:
+            if name == TURN_TOOL:
+                return await self._turn_as_tool(context)
+            return await self._call_as_tool(name, arguments, context)
+        finally:
+            run.ledger.end(run.clock.monotonic())
+
+    async def _call_as_tool(
+        self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
+    ) -> ToolOutput:
+        run = self.task_run
+        if run.over_refused():
+            text = "More calls were refused than this task allows."
+            return refusal(CallCode.BUDGET_EXHAUSTED, text, details={"budget": "refused"})
+        asked = ToolCall(id=context.call_id or "direct", name=name, arguments=arguments)
+        call = ingest_call(asked, step=run.next_direct_step(), taken=set())
+        spec = self.tool_spec(call.call.name)
+        offered = {} if spec is None else {spec.name: spec}
+        try:
+            admission = await self.admit(call, offered, context)
+            if isinstance(admission, Pending):
+                admission = await self._ask_now(call, admission.request, offered, context)
+            if isinstance(admission, Refused):
+                return admission.output
+            return await self.run(call.step, call.call, offered[call.call.name], context)
+        finally:
+            run.drop(call.step)
+
+    async def _ask_now(
+        self,
+        call: IngestedCall,
+        request: ApprovalRequest,
+        offered: Mapping[str, ToolSpec],
+        context: ExecutionContext,
+    ) -> Admission:
+        decision: Decision | None = await self.decide(request)
+        if decision is not None:
+            return await self.rule(call.step, call.call, request, decision, offered, context)
+        text = "This call needs a person, and none is here."
+        return await self._judge.refuse(call, refusal(CallCode.APPROVAL_REQUIRED, text))
+
+    async def take_turn(
+        self, request: TurnRequest, context: ExecutionContext, *, closing: bool = False
+    ) -> TurnResult:
+        """Reserve, take, settle and record one model turn. `closing` is the wrap-up.
+
+        Raises:
+            AuditError: the log could not take a record; the model was not asked.
+            EmitterError: the host's emitter raised.
+        """
+        reserved = self.reserve_turn(closing=closing)
+        if not isinstance(reserved, Reserved):
+            return reserved
+        return await self.ask_turn(reserved, request, context)
+
+    async def _turn_as_tool(self, context: ExecutionContext) -> ToolOutput:
+        if context.request is None:
+            return refusal(CallCode.INVALID_ARGUMENTS, "A model turn needs context.request.")
+        result = await self.take_turn(context.request, context)
+        if result.turn is not None:
+            return ToolOutput(ok=True, text=result.turn.text, turn=result.turn, framed=True)
+        stop = None if result.lost is None else result.lost.stop
+        if stop is None:
+            return refusal(CallCode.TOOL_ERROR, "The turn failed.", executed=Executed.UNKNOWN)
+        if stop.shortfall is not None:
+            return exhausted(stop.shortfall)
+        return refusal(str(stop.code), stop.message, executed=Executed.UNKNOWN)

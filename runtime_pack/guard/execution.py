@@ -1,0 +1,219 @@
+"""Running an admitted call: recorded before it starts, bounded, its output checked and labelled."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import attrs
+import orjson
+
+from runtime_pack.audit.log import AuditLog
+from runtime_pack.catalog import Executed, ToolOutput, ToolSpec
+from runtime_pack.errors import AuditError, CallCode, ContractError, EmitterError
+from runtime_pack.guard.bounded import TimeUp, bounded
+from runtime_pack.guard.task_run import Held, TaskRun
+from runtime_pack.labels import Integrity, Label, join
+from runtime_pack.ledger import Shortfall
+from runtime_pack.machine import refusal
+from runtime_pack.messages import ToolCall, clean_text
+from runtime_pack.ports import ExecutionContext, ToolRuntime
+from runtime_pack.records import StepRecord, Subject, step_finished, step_started
+
+__all__ = (
+    "CUT",
+    "NOT_BEGUN",
+    "OUTCOME_UNKNOWN",
+    "Execution",
+    "call_context",
+    "checked_output",
+    "exhausted",
+)
+
+NOT_BEGUN: Final = refusal(CallCode.CANCELLED, "The run was stopped before this call began.")
+"""The output of a call that was not started because the run was interrupted; its step is held."""
+
+CUT: Final = refusal(
+    CallCode.CANCELLED,
+    "The run was stopped while this call was running.",
+    executed=Executed.UNKNOWN,
+)
+"""The output of a call that `cancel` or `pause` stopped."""
+
+OUTCOME_UNKNOWN: Final = refusal(
+    CallCode.OUTCOME_UNKNOWN, "The call did not end.", executed=Executed.UNKNOWN
+)
+
+# A tool's own code goes into the log, so it has to be a word and cannot be a page's text.
+_CODE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}\Z")
+
+
+def call_context(
+    run: TaskRun, base: ExecutionContext, step: str, call: ToolCall
+) -> ExecutionContext:
+    """What the tool of this call is told: who calls, under which label, where to record."""
+    return ExecutionContext(
+        run=run.id,
+        task=run.task,
+        session=base.session,
+        agent=base.agent,
+        step=step,
+        turn=run.turn,
+        call_id=call.id,
+        label=run.label,
+        burned=run.burned,
+        record=run.record,
+    )
+
+
+class Execution:
+    """Runs held steps through the inner runtime."""
+
+    __slots__ = ("_inner", "_run")
+
+    def __init__(self, run: TaskRun, inner: ToolRuntime) -> None:
+        self._run = run
+        self._inner = inner
+
+    async def run(
+        self,
+        step: str,
+        call: ToolCall,
+        spec: ToolSpec,
+        context: ExecutionContext,
+        *,
+        attempt: int = 1,
+        resumable: bool = False,
+    ) -> ToolOutput:
+        """Run a held step. Its `started` record is in the file before the tool is called.
+
+        What the tool gets are the arguments that were held, in an object of its own. With
+        *resumable*, a step that `pause` stopped stays held, for the next drive.
+
+        Raises:
+            ContractError: the step was not admitted, or for another tool.
+            AuditError: the record could not be written; the tool was not called.
+            EmitterError: the host's emitter raised.
+        """
+        run, held = self._run, self._run.held.get(step)
+        if held is None or not held.ready or held.tool != call.name or spec.name != call.name:
+            raise ContractError("step", f"{step!r} was not admitted for this call")
+        if run.interrupt is not None:
+            return NOT_BEGUN
+        record = self._record(step, call, held, attempt)
+        subject = run.subject(step, call.id)
+        begun = run.clock.monotonic()
+        short = run.ledger.time_shortfall(begun)
+        if short is not None:
+            run.settle(step)
+            output = exhausted(short)
+            self._finish(record, subject, output, begun)
+            return output
+        if run.audit is not None:
+            self._announce(run.audit, record, subject)
+        run.steps.append(record)
+        # The outcome of a call that an exception tears apart is not known.
+        output = OUTCOME_UNKNOWN
+        try:
+            output = await self._call(spec, held, call_context(run, context, step, call), begun)
+        finally:
+            if output is CUT and resumable and run.interrupt_resumable:
+                run.steps.remove(record)
+            else:
+                run.settle(step)
+            self._finish(record, subject, output, begun)
+        run.label = join(run.label, output.label)
+        return output
+
+    def _record(self, step: str, call: ToolCall, held: Held, attempt: int) -> StepRecord:
+        return StepRecord(
+            step=step,
+            tool=call.name,
+            call_id=call.id,
+            admitted=True,
+            executed=Executed.UNKNOWN,
+            args_sha256=held.args_sha256,
+            label=self._run.label,
+            attempt=attempt,
+        )
+
+    def _announce(self, audit: AuditLog, record: StepRecord, subject: Subject) -> None:
+        audit.append(step_started(subject, record, self._run.policy_sha256))
+        audit.flush()
+
+    def _finish(
+        self, record: StepRecord, subject: Subject, output: ToolOutput, begun: float
+    ) -> None:
+        run = self._run
+        record.executed, record.ok, record.code = output.executed, output.ok, output.code
+        if output.citations:
+            record.citations = tuple(citation.to_wire() for citation in output.citations)
+        record.elapsed_us = round((run.clock.monotonic() - begun) * 1_000_000)
+        if run.audit is not None:
+            run.audit.append(step_finished(subject, record, output))
+
+    async def _call(
+        self, spec: ToolSpec, held: Held, context: ExecutionContext, begun: float
+    ) -> ToolOutput:
+        run, arguments = self._run, orjson.loads(held.arguments)
+        seconds = min(spec.timeout_seconds, run.ledger.remaining_seconds(begun))
+        try:
+            work = self._inner.execute_tool(spec.name, arguments, context)
+            given: object = await bounded(run, seconds, work)
+            return self._labelled(checked_output(given), spec)
+        except (AuditError, EmitterError):
+            raise
+        except TimeUp:
+            return CUT if run.interrupt_now else _timed_out(seconds)
+        # The host's code: a tool that raises is a tool error, never the end of the run.
+        except Exception as error:  # noqa: BLE001
+            text = f"The tool failed ({type(error).__name__})."
+            return refusal(CallCode.TOOL_ERROR, text, executed=Executed.UNKNOWN)
+
+    def _labelled(self, output: ToolOutput, spec: ToolSpec) -> ToolOutput:
+        """The output with a label no better than its tool's, fenced if it comes from outside."""
+        run = self._run
+        label, text, framed = join(output.label, spec.floor_label), output.text, output.framed
+        if not framed and run.frame is not None and label.integrity is Integrity.EXTERNAL:
+            text = clean_text(run.frame(text, source=f"tool:{spec.name}", burned=run.burned))
+            framed = True
+        if label is output.label and framed is output.framed:
+            return output
+        return attrs.evolve(output, label=label, text=text, framed=framed)
+
+
+def checked_output(output: object) -> ToolOutput:
+    """The output, if its fields are what they should be; its text can be stored.
+
+    Tools are the host's code, and Python does not hold them to the annotations.
+    """
+    if not isinstance(output, ToolOutput) or not _is_well_formed(output):
+        text = "The tool answered with something that is not a tool output."
+        return refusal(CallCode.TOOL_ERROR, text, executed=Executed.YES)
+    text = clean_text(output.text)
+    return output if text is output.text else attrs.evolve(output, text=text)
+
+
+def _is_well_formed(output: ToolOutput) -> bool:
+    code = output.code
+    return (
+        isinstance(output.text, str)
+        and output.ok in {True, False}
+        and (code is None or (isinstance(code, str) and _CODE.match(code) is not None))
+        and isinstance(output.label, Label)
+        and isinstance(output.executed, Executed)
+        and isinstance(output.framed, bool)
+        and isinstance(output.retryable, bool)
+        and isinstance(output.citations, tuple)
+    )
+
+
+def exhausted(short: Shortfall) -> ToolOutput:
+    """The output of a call that a budget refused."""
+    text = f"The budget {short.budget} is used up."
+    return refusal(CallCode.BUDGET_EXHAUSTED, text, details=short.to_json())
+
+
+def _timed_out(seconds: float) -> ToolOutput:
+    text = f"The call did not end within {seconds:g} seconds."
+    return refusal(CallCode.TIMEOUT, text, executed=Executed.UNKNOWN, retryable=True)

@@ -1,0 +1,344 @@
+"""Judging calls: the first rule that fails refuses, and a person is asked last.
+
+Order: cut response, unknown tool, bad JSON, schema, the runtime's own preflight (the egress
+list), policy, budget, approval. A person is never shown a call that policy or budget would refuse, and
+an approval never outranks a rule: what was approved is judged again before it runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
+
+import orjson
+
+from runtime_pack.approvals import ApprovalRequest, Decision, Verdict, digest_arguments
+from runtime_pack.catalog import Executed, ToolOutput, ToolSpec
+from runtime_pack.errors import AuditError, CallCode, EmitterError
+from runtime_pack.events import EventCode
+from runtime_pack.guard.bounded import bounded
+from runtime_pack.guard.execution import call_context, checked_output, exhausted
+from runtime_pack.guard.task_run import Held, TaskRun
+from runtime_pack.ledger import UNLIMITED, Shortfall, step_buckets
+from runtime_pack.machine import Admission, Admitted, IngestedCall, Pending, Refused, refusal
+from runtime_pack.messages import Json, ToolCall, clean_text
+from runtime_pack.policy import ApprovalClass, ClassVerdict, ToolRule, classify_call
+from runtime_pack.ports import ExecutionContext, PreflightRuntime, ToolRuntime
+from runtime_pack.records import (
+    StepRecord,
+    approval_decided,
+    approval_requested,
+    digest_text,
+    step_refused,
+)
+
+__all__ = ("Judge",)
+
+_FAULTS_SHOWN: Final = 8
+_ADMITTED: Final = Admitted()
+
+
+class Judge:
+    """Says of every call whether it may run, and keeps the reservations that go with it."""
+
+    __slots__ = ("_knowing", "_rules", "_run")
+
+    def __init__(self, run: TaskRun, inner: ToolRuntime) -> None:
+        self._run = run
+        # Asked once: a structural check of a protocol is slow.
+        self._knowing = inner if isinstance(inner, PreflightRuntime) else None
+        self._rules: dict[str, tuple[ToolRule, ...]] = {}
+
+    async def admit(
+        self, call: IngestedCall, offered: Mapping[str, ToolSpec], context: ExecutionContext
+    ) -> Admission:
+        """Judge one call; when it is admitted or pending, its step is held.
+
+        Raises:
+            AuditError: the log could not take the record.
+            EmitterError: the host's emitter raised.
+        """
+        run, name = self._run, call.call.name
+        # What is judged is fixed here: the host's checks below see the same object as the history.
+        body = _canonical(call.arguments)
+        refused = await self._fault(call.step, call, offered, context)
+        if refused is not None:
+            return await self._refuse(call, refused)
+        verdict = classify_call(self._rules_for(name), name, call.arguments)
+        if verdict.approval_class is ApprovalClass.DENY:
+            return await self._refuse(call, _denied(verdict))
+        held = _held(name, body, ready=verdict.approval_class is ApprovalClass.AUTO)
+        short = run.ledger.time_shortfall(run.clock.monotonic()) or run.hold(call.step, held)
+        if short is not None:
+            return await self._refuse(call, exhausted(short), short)
+        if held.ready:
+            return _ADMITTED
+        return self._ask(call, held, offered[name], verdict)
+
+    def hold_again(self, step: str, call: ToolCall, *, ready: bool) -> None:
+        """Hold a step of a saved run; `Ledger.restore` counts it as used, here it is open again."""
+        run, arguments = self._run, _again(step, call).arguments
+        run.ledger.reopen(*step_buckets(call.name))
+        run.held[step] = _held(call.name, _canonical(arguments), ready=ready)
+
+    async def readmit(
+        self,
+        step: str,
+        call: ToolCall,
+        approved: ApprovalRequest | None,
+        offered: Mapping[str, ToolSpec],
+        context: ExecutionContext,
+    ) -> Admission:
+        """Judge a held step that was admitted in an earlier drive, under today's rules.
+
+        Raises:
+            AuditError: the log could not take the record.
+            EmitterError: the host's emitter raised.
+        """
+        ingested = _again(step, call)
+        refused, short = await self._stricter(ingested, offered, context)
+        if refused is not None:
+            self._run.drop(step)
+            return await self._refuse(ingested, refused, short)
+        verdict = classify_call(self._rules_for(call.name), call.name, ingested.arguments)
+        if verdict.approval_class is ApprovalClass.AUTO or approved is not None:
+            return _ADMITTED
+        held = _held(call.name, _canonical(ingested.arguments), ready=False)
+        self._run.held[step] = held
+        return self._ask(ingested, held, offered[call.name], verdict)
+
+    async def _fault(
+        self,
+        step: str,
+        call: IngestedCall,
+        offered: Mapping[str, ToolSpec],
+        context: ExecutionContext,
+    ) -> ToolOutput | None:
+        """What refuses a call before policy and budget are asked; None when nothing does."""
+        if call.cut:
+            return call.fault
+        spec = offered.get(call.call.name)
+        if spec is None:
+            return _unknown(call.call.name, offered)
+        if call.fault is not None:
+            return call.fault
+        faults = spec.check(call.arguments)
+        if faults:
+            shown: list[Json] = [
+                {"path": fault.path or "/", "problem": fault.problem}
+                for fault in faults[:_FAULTS_SHOWN]
+            ]
+            text = "The arguments do not fit the tool's parameters."
+            return refusal(spec.invalid_code, text, retryable=True, details={"faults": shown})
+        if self._knowing is None:
+            return None
+        inside = call_context(self._run, context, step, call.call)
+        return await _preflight(self._knowing, spec.name, call.arguments, inside)
+
+    async def _stricter(
+        self, call: IngestedCall, offered: Mapping[str, ToolSpec], context: ExecutionContext
+    ) -> tuple[ToolOutput | None, Shortfall | None]:
+        """What refuses a held call today: its form, the list, policy, or a lowered budget."""
+        refused = await self._fault(call.step, call, offered, context)
+        if refused is not None:
+            return refused, None
+        verdict = classify_call(self._rules_for(call.call.name), call.call.name, call.arguments)
+        if verdict.approval_class is ApprovalClass.DENY:
+            return _denied(verdict), None
+        short = self._run.ledger.excess(*step_buckets(call.call.name))
+        return (None, None) if short is None else (exhausted(short), short)
+
+    def _rules_for(self, name: str) -> tuple[ToolRule, ...]:
+        rules = self._rules.get(name)
+        if rules is None:
+            policy = self._run.contract.tool_policy
+            rules = tuple(rule for rule in policy.rules if rule.covers(name))
+            self._rules[name] = rules
+        return rules
+
+    async def refuse(self, call: IngestedCall, output: ToolOutput) -> Refused:
+        """Refuse a call for a reason that is not the judge's own.
+
+        Raises:
+            AuditError: the log could not take the record.
+        """
+        return await self._refuse(call, output)
+
+    async def _refuse(
+        self, call: IngestedCall, output: ToolOutput, short: Shortfall | None = None
+    ) -> Refused:
+        run = self._run
+        run.ledger.refused += 1
+        unread = None if call.fault is None else call.raw
+        record = StepRecord(
+            step=call.step,
+            tool=call.call.name,
+            call_id=call.call.id,
+            admitted=False,
+            executed=Executed.NO,
+            ok=False,
+            code=str(output.code),
+            args_sha256=digest_arguments(call.arguments) if unread is None else digest_text(unread),
+            label=run.label,
+            raw=None if unread is None else clean_text(unread),
+        )
+        run.steps.append(record)
+        event = step_refused(run.subject(call.step, call.call.id), record)
+        run.record(event)
+        if output.code in {CallCode.POLICY_DENIED, CallCode.POLICY_ERROR}:
+            run.flush()
+            await run.emit(event)
+        return Refused(output=output, shortfall=short)
+
+    # ── approvals ─────────────────────────────────────────────────────────────────────────────
+
+    def definition(self, spec: ToolSpec) -> str:
+        """Digest of the tool as the runtime has it now; of what was offered if it does not say."""
+        own = spec if self._knowing is None else self._knowing.tool_spec(spec.name)
+        return "" if own is None else own.sha256
+
+    def _ask(
+        self, call: IngestedCall, held: Held, spec: ToolSpec, verdict: ClassVerdict
+    ) -> Pending:
+        run = self._run
+        now, lasts = run.clock.now(), run.contract.approval_seconds
+        request = ApprovalRequest(
+            request_id=f"apr-{secrets.token_hex(12)}",
+            run=run.id,
+            task=run.task,
+            step=call.step,
+            tool=held.tool,
+            tool_sha256=self.definition(spec),
+            arguments=orjson.loads(held.arguments),
+            arguments_sha256=held.args_sha256,
+            policy_sha256=run.policy_sha256,
+            label=run.label,
+            reasons=verdict.reasons,
+            created_at=now,
+            expires_at=None if lasts == UNLIMITED else now + timedelta(seconds=lasts),
+        )
+        run.record(approval_requested(run.subject(call.step), request))
+        run.flush()
+        return Pending(request=request)
+
+    async def decide(self, request: ApprovalRequest) -> Decision | None:
+        """What the approver says, as long as the request is open; None when that is nothing usable.
+
+        Waiting for a person is not activity: it is not charged to the run's time. An approver
+        that raises, answers about another request or with anything but a decision has not decided.
+        """
+        run, approver = self._run, self._run.approver
+        if approver is None or run.interrupt is not None:
+            return None
+        left = None
+        if request.expires_at is not None:
+            left = (request.expires_at - run.clock.now()).total_seconds()
+            if left <= 0:
+                return None
+        run.ledger.end(run.clock.monotonic())
+        try:
+            decision: object = await bounded(run, left, approver.decide(request))
+        # The host's code: nothing that it raises can approve a call.
+        except Exception:  # noqa: BLE001
+            return None
+        finally:
+            run.ledger.begin(run.clock.monotonic())
+        if not isinstance(decision, Decision) or decision.request_id != request.request_id:
+            return None
+        return decision
+
+    async def rule(
+        self,
+        step: str,
+        call: ToolCall,
+        request: ApprovalRequest,
+        decision: Decision,
+        offered: Mapping[str, ToolSpec],
+        context: ExecutionContext,
+    ) -> Admission:
+        """What a decision makes of a pending call, judged again under today's rules.
+
+        An approval never outranks them: an expired request, a tool that is gone or was redefined, a
+        policy that now denies, an address that is no longer listed, arguments that no longer fit or a
+        budget that was lowered refuse the call. What runs is what was asked about, from the request.
+
+        Raises:
+            AuditError: the log could not take the decision; nothing runs.
+            EmitterError: the host's emitter raised.
+        """
+        run = self._run
+        asked = ToolCall(id=call.id, name=request.tool, arguments=request.arguments)
+        ingested = _again(step, asked)
+        refused, short, code = await self._ruling(ingested, request, decision, offered, context)
+        run.record(approval_decided(run.subject(step), request, decision, code))
+        run.flush()
+        if refused is None:
+            run.held[step] = _held(request.tool, _canonical(request.arguments), ready=True)
+            return _ADMITTED
+        run.drop(step)
+        return await self._refuse(ingested, refused, short)
+
+    async def _ruling(
+        self,
+        call: IngestedCall,
+        request: ApprovalRequest,
+        decision: Decision,
+        offered: Mapping[str, ToolSpec],
+        context: ExecutionContext,
+    ) -> tuple[ToolOutput | None, Shortfall | None, EventCode]:
+        if request.expired(self._run.clock.now()):
+            text = "The request to a person expired before it was answered."
+            refused = refusal(CallCode.APPROVAL_EXPIRED, text, retryable=True)
+            return refused, None, EventCode.APR004D
+        if decision.verdict is not Verdict.APPROVE:
+            text = f"A person denied this call. Reason: {decision.reason or 'none given'}"
+            return refusal(CallCode.DENIED_BY_PERSON, text), None, EventCode.APR003D
+        spec = offered.get(request.tool)
+        if spec is not None and self.definition(spec) != request.tool_sha256:
+            return _unknown(request.tool, {}), None, EventCode.APR002A
+        refused_now, short = await self._stricter(call, offered, context)
+        return refused_now, short, EventCode.APR002A
+
+
+def _again(step: str, call: ToolCall) -> IngestedCall:
+    """A call that was ingested before, to be judged once more."""
+    arguments = call.arguments if isinstance(call.arguments, Mapping) else {}
+    return IngestedCall(step=step, call=call, arguments=arguments, raw=None)
+
+
+def _canonical(arguments: Mapping[str, Json]) -> bytes:
+    return orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
+
+
+def _held(tool: str, arguments: bytes, *, ready: bool) -> Held:
+    digest = f"sha256:{hashlib.sha256(arguments).hexdigest()}"
+    return Held(tool=tool, arguments=arguments, args_sha256=digest, ready=ready)
+
+
+async def _preflight(
+    runtime: PreflightRuntime, name: str, arguments: Mapping[str, Json], context: ExecutionContext
+) -> ToolOutput | None:
+    """The runtime's own word on a call before it costs anything; None to go on."""
+    try:
+        refused: object = await runtime.preflight(name, arguments, context)
+    except (AuditError, EmitterError):
+        raise
+    # The host's code: a check that fails has not passed.
+    except Exception as error:  # noqa: BLE001
+        text = f"The check of this call failed ({type(error).__name__})."
+        return refusal(CallCode.POLICY_ERROR, text)
+    return None if refused is None else checked_output(refused)
+
+
+def _unknown(name: str, offered: Mapping[str, ToolSpec]) -> ToolOutput:
+    names: list[Json] = [str(offer) for offer in offered]
+    text = f"There is no tool {name[:64]!r}."
+    return refusal(CallCode.UNKNOWN_TOOL, text, retryable=True, details={"tools": names})
+
+
+def _denied(verdict: ClassVerdict) -> ToolOutput:
+    code = CallCode.POLICY_ERROR if verdict.failed else CallCode.POLICY_DENIED
+    return refusal(code, "The policy of this task does not allow this call.")

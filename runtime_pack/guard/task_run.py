@@ -1,0 +1,265 @@
+"""What all runtimes of one run share: ledger, records, label, log, and the way to stop it.
+
+A step is *held* from its admission until it has run or is dropped: a call that is not held and
+ready cannot run, and what runs are the arguments that were held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+
+from runtime_pack.audit.log import AuditLog
+from runtime_pack.audit.verify import LogHead
+from runtime_pack.errors import ContractError, EmitterError, StopCode
+from runtime_pack.events import Event, EventType
+from runtime_pack.labels import CLEAN
+from runtime_pack.ledger import UNLIMITED, Ledger, LedgerView, Shortfall, step_buckets
+from runtime_pack.machine import Outcome, OutcomeKind, failure
+from runtime_pack.messages import Json, clean_text
+from runtime_pack.policy import TaskContract
+from runtime_pack.ports import Approver, Clock, Emitter, Frame
+from runtime_pack.records import StepRecord, log_word
+from runtime_pack.seal import Seal
+
+__all__ = ("Held", "TaskRun", "checked_id")
+
+_MODES: Final = ("now", "after_step")
+
+
+@attrs.frozen(kw_only=True)
+class Held:
+    """A reserved step: the tool and the arguments, as JSON text, that it was reserved for.
+
+    `ready` is False while a person is asked.
+    """
+
+    tool: str
+    arguments: bytes
+    args_sha256: str
+    ready: bool
+
+
+class TaskRun:
+    """The state of one run. Not for threads: use it from the event loop that drives the run."""
+
+    def __init__(
+        self,
+        *,
+        contract: TaskContract,
+        task: str,
+        run_id: str | None,
+        approver: Approver | None,
+        emitter: Emitter | None,
+        audit: AuditLog | None,
+        clock: Clock,
+        frame: Frame | None,
+        seal: Seal,
+    ) -> None:
+        self.contract = contract
+        self.task = clean_text(task)
+        self.id = f"run-{secrets.token_hex(8)}" if run_id is None else checked_id(run_id)
+        self.approver = approver
+        self.emitter = emitter
+        self.audit = audit
+        self.clock = clock
+        self.frame = frame
+        self.seal = seal
+        self.ledger = Ledger(contract.limits())
+        self.steps: list[StepRecord] = []
+        self.label = CLEAN
+        self.burned: set[str] = set()
+        self.turn = 0
+        self.interrupt: Outcome | None = None
+        self.interrupt_resumable = False
+        self.interrupt_now = False
+        self.policy_sha256 = contract.tool_policy.sha256
+        self.held: dict[str, Held] = {}
+        self._scopes: set[asyncio.Timeout] = set()
+        self._driven = False
+        self._direct = 0
+        # Another process may take this run up: its direct calls must not have our step names.
+        self._direct_prefix = f"d{secrets.token_hex(3)}c"
+
+    def view(self) -> LedgerView:
+        """The ledger at this instant."""
+        return self.ledger.view(self.clock.monotonic())
+
+    @property
+    def head(self) -> LogHead | None:
+        """The log's last line, or None without a log."""
+        return None if self.audit is None else self.audit.head
+
+    # ── stopping ──────────────────────────────────────────────────────────────────────────────
+
+    def cancel(self, reason: str, mode: str = "now") -> None:
+        """End the run: now (calls in flight are stopped) or after the step in hand.
+
+        Raises:
+            ValueError: the mode is not `now` or `after_step`.
+        """
+        outcome = failure("run", StopCode.CANCELLED, clean_text(reason))
+        outcome = attrs.evolve(outcome, kind=OutcomeKind.CANCELLED)
+        self._interrupt(outcome, resumable=False, mode=mode)
+
+    def pause(self, reason: str, mode: str = "now") -> None:
+        """Suspend the run where it stands; it can be resumed. A cancelled run stays cancelled.
+
+        Raises:
+            ValueError: the mode is not `now` or `after_step`.
+        """
+        outcome = failure("run", StopCode.PAUSED, clean_text(reason))
+        outcome = attrs.evolve(outcome, kind=OutcomeKind.SUSPENDED)
+        self._interrupt(outcome, resumable=True, mode=mode)
+
+    def _interrupt(self, outcome: Outcome, *, resumable: bool, mode: str) -> None:
+        if mode not in _MODES:
+            raise ValueError(f"{mode!r} is not a mode: now or after_step")
+        if self.interrupt is not None and not self.interrupt_resumable:
+            resumable, outcome = False, self.interrupt
+        self.interrupt, self.interrupt_resumable = outcome, resumable
+        if mode == "now":
+            self.interrupt_now = True
+            for scope in self._scopes:
+                # A scope that is being left already cannot be moved, and need not be.
+                if not scope.expired():
+                    scope.reschedule(0)
+
+    def is_interrupted(self) -> bool:
+        """Whether `cancel` or `pause` was called and the run has not stopped for it yet."""
+        return self.interrupt is not None
+
+    def pause_took_effect(self) -> None:
+        """The run was suspended: it may be taken up again, even with this object."""
+        if self.interrupt_resumable:
+            self.interrupt, self.interrupt_resumable, self.interrupt_now = None, False, False
+
+    def watch(self, scope: asyncio.Timeout) -> asyncio.Timeout:
+        """Let `cancel` and `pause` end this scope; `forget` it when it is left."""
+        self._scopes.add(scope)
+        return scope
+
+    def forget(self, scope: asyncio.Timeout) -> None:
+        """The scope was left."""
+        self._scopes.discard(scope)
+
+    def enter(self) -> None:
+        """One drive at a time.
+
+        Raises:
+            ContractError: the run is being driven already.
+        """
+        if self._driven:
+            raise ContractError("runtime", "this run is being driven already")
+        self._driven = True
+
+    def leave(self) -> None:
+        """The drive is over."""
+        self._driven = False
+
+    def is_fresh(self) -> bool:
+        """Whether nothing has happened in this run yet."""
+        return not (self.steps or self.held or self.turn or self._driven)
+
+    # ── steps ─────────────────────────────────────────────────────────────────────────────────
+
+    def hold(self, step: str, held: Held) -> Shortfall | None:
+        """Reserve a step, or say which budget does not allow it."""
+        short = self.ledger.reserve(*step_buckets(held.tool))
+        if short is None:
+            self.held[step] = held
+        return short
+
+    def settle(self, step: str) -> None:
+        """The held step has run."""
+        self.ledger.settle(*step_buckets(self.held.pop(step).tool))
+
+    def drop(self, step: str) -> None:
+        """Give a step back that will not run. One that is not held (any more) is left alone."""
+        held = self.held.pop(step, None)
+        if held is not None:
+            self.ledger.release(*step_buckets(held.tool))
+
+    def next_direct_step(self) -> str:
+        """A step id for a call that no model asked for."""
+        self._direct += 1
+        return f"{self._direct_prefix}{self._direct}"
+
+    # ── telling ───────────────────────────────────────────────────────────────────────────────
+
+    def subject(self, step: str = "", call_id: str = "") -> dict[str, Json]:
+        """Who: for events of this run."""
+        body: dict[str, Json] = {"run": self.id}
+        if self.task:
+            body["task"] = self.task
+        if step:
+            body["step"] = step
+        if call_id:
+            body["call"] = log_word(call_id)
+        return body
+
+    def record(self, event: Event) -> None:
+        """Write an event to the log; a violation is counted and is in the file at once.
+
+        Raises:
+            AuditError: the log could not take it.
+        """
+        violation = event.type is EventType.SANDBOX_VIOLATION
+        if violation:
+            self.ledger.violations += 1
+        if self.audit is None:
+            return
+        self.audit.append(event)
+        if violation:
+            self.audit.flush()
+
+    def flush(self) -> None:
+        """Write what was recorded to the file.
+
+        Raises:
+            AuditError: the log could not be written.
+        """
+        if self.audit is not None:
+            self.audit.flush()
+
+    async def emit(self, event: Event) -> None:
+        """Tell the host's emitter, if there is one.
+
+        Raises:
+            EmitterError: the emitter raised.
+        """
+        if self.emitter is None:
+            return
+        try:
+            await self.emitter.emit(event)
+        # The host's code: whatever it raises, the action stops.
+        except Exception as error:
+            raise EmitterError(f"the emitter failed: {type(error).__name__}") from error
+
+    def over_refused(self) -> bool:
+        """Whether more calls were refused than the contract allows."""
+        limit = self.contract.refused_limit
+        return limit != UNLIMITED and self.ledger.refused > limit
+
+    def limits_json(self) -> Mapping[str, Json]:
+        """The limits for events: whole numbers only, time in microseconds."""
+        limits = self.view().limits
+        seconds = limits.seconds
+        active = seconds if isinstance(seconds, str) else round(seconds * 1_000_000)
+        return {"counts": dict(limits.counts), "active_us": active}
+
+
+def checked_id(run_id: str) -> str:
+    """The id if it may become a file name.
+
+    Raises:
+        ContractError: empty, too long, or with a character that is not a letter, digit, - or _.
+    """
+    allowed = run_id.isascii() and run_id.replace("-", "a").replace("_", "a").isalnum()
+    if not allowed or not 1 <= len(run_id) <= 64 or run_id.startswith("-"):
+        raise ContractError("run_id", f"{run_id[:80]!r} is not 1 to 64 letters, digits, - or _")
+    return run_id

@@ -1,0 +1,170 @@
+"""Model turns: reserved first, asked for second, settled whatever came of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from runtime_pack.catalog import TURN_TOOL, ToolOutput
+from runtime_pack.errors import AuditError, EmitterError, ModelError, StopCode
+from runtime_pack.guard.bounded import StrayCancellation, TimeUp, bounded
+from runtime_pack.guard.task_run import TaskRun
+from runtime_pack.ledger import DURATION, TURNS, UNLIMITED, WRAP_UP, Shortfall
+from runtime_pack.machine import Outcome, OutcomeKind, budget_stop, failure
+from runtime_pack.messages import FinishReason, Turn, turn_fault
+from runtime_pack.ports import ExecutionContext, ToolRuntime, TurnRequest
+from runtime_pack.records import turn_finished, turn_record, turn_started
+
+__all__ = ("Reserved", "TurnResult", "Turns")
+
+_CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.MALFORMED_CALL, FinishReason.UNKNOWN})
+
+
+@attrs.frozen(kw_only=True)
+class TurnResult:
+    """A model turn as the guard took it: a turn, or why there is none."""
+
+    turn: Turn | None = None
+    lost: Outcome | None = None
+    soft: bool = False
+    cut: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Reserved:
+    """A turn that may be asked for, once: its step and the line of the ledger that it is on."""
+
+    step: str
+    bucket: str
+
+
+class Turns:
+    """Takes turns through the inner runtime."""
+
+    __slots__ = ("_inner", "_run")
+
+    def __init__(self, run: TaskRun, inner: ToolRuntime) -> None:
+        self._run = run
+        self._inner = inner
+
+    def reserve(self, *, closing: bool = False) -> Reserved | TurnResult:
+        """A reserved turn, or why there is none. `closing` is the wrap-up, on its own line."""
+        run, bucket = self._run, WRAP_UP if closing else TURNS
+        hard = run.ledger.time_shortfall(run.clock.monotonic())
+        short = hard or run.ledger.reserve(bucket)
+        if short is not None:
+            outcome = Outcome(kind=OutcomeKind.SUSPENDED, stop=budget_stop(short))
+            return TurnResult(lost=outcome, soft=hard is None)
+        run.turn += 1
+        return Reserved(step=f"t{run.turn}", bucket=bucket)
+
+    def give_up(self, reserved: Reserved) -> None:
+        """The turn will not be asked for; it counts as used, as every turn that was begun does."""
+        self._run.ledger.settle(reserved.bucket)
+
+    async def ask(
+        self, reserved: Reserved, request: TurnRequest, context: ExecutionContext
+    ) -> TurnResult:
+        """Take a reserved turn, settle and record it. An interrupted run gets it back.
+
+        Raises:
+            AuditError: the log could not take a record; the model was not asked.
+            EmitterError: the host's emitter raised.
+        """
+        run, step = self._run, reserved.step
+        if run.interrupt is not None:
+            run.ledger.release(reserved.bucket)
+            return TurnResult(lost=run.interrupt)
+        try:
+            if run.audit is not None:
+                asked = len(request.messages), len(request.tools)
+                run.audit.append(turn_started(run.subject(step), step, *asked))
+                run.audit.flush()
+            return await self._taken(step, request, context)
+        finally:
+            run.ledger.settle(reserved.bucket)
+
+    async def _taken(
+        self, step: str, request: TurnRequest, context: ExecutionContext
+    ) -> TurnResult:
+        run, begun = self._run, self._run.clock.monotonic()
+        seconds = run.ledger.remaining_seconds(begun)
+        turn: Turn | None = None
+        lost: Outcome | None = failure("model", StopCode.CANCELLED, "the turn did not end")
+        try:
+            work = self._ask(self._context(step, request, context))
+            turn = await bounded(run, None if seconds == float("inf") else seconds, work)
+            lost = None
+        except TimeUp:
+            lost = (run.interrupt if run.interrupt_now else None) or self._out_of_time()
+        except StrayCancellation:
+            lost = failure("model", StopCode.MODEL_ERROR, "the model's adapter cancelled itself")
+        except ModelError as error:
+            lost = failure("model", StopCode.MODEL_ERROR, str(error))
+        finally:
+            self._record(step, turn, lost, begun)
+        if turn is None:
+            return TurnResult(lost=lost)
+        run.ledger.charge(turn.usage)
+        return TurnResult(turn=turn, cut=_is_cut(turn, request))
+
+    def _context(self, step: str, request: TurnRequest, base: ExecutionContext) -> ExecutionContext:
+        run = self._run
+        return ExecutionContext(
+            run=run.id,
+            task=run.task,
+            session=base.session,
+            agent=base.agent,
+            step=step,
+            turn=run.turn,
+            label=run.label,
+            burned=run.burned,
+            record=run.record,
+            request=request,
+            on_delta=base.on_delta,
+        )
+
+    async def _ask(self, context: ExecutionContext) -> Turn:
+        try:
+            output = await self._inner.execute_tool(TURN_TOOL, {}, context)
+        except (AuditError, EmitterError):
+            raise
+        # The host's code: an adapter that raises loses the turn, and the run says why.
+        except Exception as error:
+            text = f"the model's adapter failed ({type(error).__name__}: {error})"
+            raise ModelError(text) from error
+        turn = output.turn if isinstance(output, ToolOutput) else None
+        if not isinstance(turn, Turn):
+            raise ModelError("the runtime's agent:execute-turn did not return a turn")
+        fault = turn_fault(turn)
+        if fault is not None:
+            raise ModelError(f"the model's adapter answered badly: {fault}")
+        return turn
+
+    def _out_of_time(self) -> Outcome:
+        run = self._run
+        limit = run.ledger.view(run.clock.monotonic()).limits.seconds
+        short = Shortfall(
+            budget=DURATION,
+            limit=0 if limit == UNLIMITED else limit,
+            used=run.ledger.active_seconds(run.clock.monotonic()),
+            reserved=0,
+        )
+        return Outcome(kind=OutcomeKind.SUSPENDED, stop=budget_stop(short))
+
+    def _record(self, step: str, turn: Turn | None, lost: Outcome | None, begun: float) -> None:
+        run = self._run
+        elapsed = round((run.clock.monotonic() - begun) * 1_000_000)
+        code = None if lost is None or lost.stop is None else str(lost.stop.code)
+        record = turn_record(step, turn, code, run.label, elapsed)
+        run.steps.append(record)
+        if run.audit is not None:
+            run.audit.append(turn_finished(run.subject(step), record, turn))
+
+
+def _is_cut(turn: Turn, request: TurnRequest) -> bool:
+    if turn.finish in _CUT:
+        return True
+    limit = request.max_output_tokens
+    return limit is not None and turn.usage is not None and turn.usage.output_tokens >= limit

@@ -1,0 +1,671 @@
+"""The one driver: it carries out the machine's commands and awaits.
+
+Every turn and every call goes through the guarded runtime. With a store, the run is saved before every
+turn, and around every call, before what the save speaks of can happen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from runtime_pack.approvals import ApprovalRequest, Decision, Verdict
+from runtime_pack.catalog import Effects, Executed, ToolOutput, ToolSpec, index_catalog
+from runtime_pack.errors import (
+    AuditError,
+    CallCode,
+    ContractError,
+    EmitterError,
+    RunConflict,
+    StateRefused,
+    StopCode,
+    StoreError,
+)
+from runtime_pack.events import Event, EventCode
+from runtime_pack.guard import AgentTaskRun, GuardedRuntime
+from runtime_pack.guard.execution import CUT, NOT_BEGUN, OUTCOME_UNKNOWN
+from runtime_pack.guard.turns import TurnResult
+from runtime_pack.loop.keeper import Keeper, Taken, read_rows, restored_state
+from runtime_pack.loop.results import RESULTS, LoopResult, TurnInput
+from runtime_pack.machine import (
+    Admission,
+    AskModel,
+    AskPeople,
+    Classified,
+    Classify,
+    Command,
+    Commit,
+    Ended,
+    Execute,
+    ExecutedCalls,
+    Executing,
+    Finish,
+    IngestedCall,
+    Interrupted,
+    Outcome,
+    OutcomeKind,
+    Readmit,
+    Readmitted,
+    Refused,
+    Ruled,
+    Rules,
+    Slot,
+    SlotStatus,
+    State,
+    Step,
+    Thinking,
+    TurnLost,
+    TurnTaken,
+    Waiting,
+    advance,
+    failure,
+    ingest,
+    pending_messages,
+    result_message,
+    resume,
+)
+from runtime_pack.machine import Event as MachineEvent
+from runtime_pack.messages import Json, Transcript, UserMessage, clean_text
+from runtime_pack.ports import ContextFactory, ExecutionContext, TurnRequest
+from runtime_pack.records import StepRecord, approval_decided, step_finished
+from runtime_pack.state import RunStore, SavedRun, open_head, spec_from_json
+
+__all__ = ("WRAP_UP_NOTICE", "Drive", "restore")
+
+WRAP_UP_NOTICE: Final = (
+    "The budget for tool calls or turns is used up. Answer now from what you have; "
+    "no tools are available."
+)
+_EXPIRED: Final = "expired"
+_WITHDRAWN: Final = "withdrawn"
+
+
+class Drive:
+    """One drive of one run. Everything that awaits is here."""
+
+    def __init__(
+        self,
+        guarded: GuardedRuntime,
+        turn_input: TurnInput,
+        create_context: ContextFactory | None,
+        store: RunStore | None,
+        given: Mapping[str, Json] | None = None,
+    ) -> None:
+        self.guarded = guarded
+        self.run: AgentTaskRun = guarded.task_run
+        self.input = turn_input
+        self.offered = index_catalog(turn_input.tool_catalog)
+        self.context = ExecutionContext() if create_context is None else create_context()
+        self.keeper = Keeper(self.run, store, given or _given(turn_input, guarded))
+        self.rules = Rules(max_consecutive_refused=1, wrap_up=False)
+        self.state: State = Thinking()
+        self.outcome: Outcome | None = None
+        self.decisions: dict[str, Decision] = {}
+        self.unanswered: set[str] = set()
+        self.announced: set[str] = set()
+        self.cut: set[str] = set()
+        self.running = 0
+
+    # ── entering ──────────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> LoopResult:
+        """A new run."""
+        run = self.run
+        self.keeper.open(self.input.messages)
+        body: dict[str, Json] = {
+            "limits": run.limits_json(),
+            "policy_sha256": run.policy_sha256,
+            "tools": list(self.offered),
+        }
+        event = Event(code=EventCode.RUN001O, subject=run.subject(), object=body)
+        return await self._drive(event, None)
+
+    async def take_up(
+        self, decisions: tuple[Decision, ...], message: str | None, *, abandon: bool
+    ) -> LoopResult:
+        """A saved run."""
+        problem = self._check(decisions, message, abandon=abandon)
+        if problem is not None:
+            return self._result(problem, None)
+        over = self._over(message)
+        if over is not None:
+            return self._result(over, await self._saved())
+        self.decisions = {decision.request_id: decision for decision in decisions}
+        self.outcome = None
+        body: dict[str, Json] = {"revision": self.keeper.revision, "decisions": len(decisions)}
+        event = Event(code=EventCode.RUN003O, subject=self.run.subject(), object=body)
+        return await self._drive(event, message)
+
+    def _check(
+        self, decisions: tuple[Decision, ...], message: str | None, *, abandon: bool
+    ) -> Outcome | None:
+        pending = self._pending()
+        words: dict[str, Verdict] = {}
+        for decision in decisions:
+            problem = self._check_decision(decision, pending, words)
+            if problem is not None:
+                return problem
+        if message is not None and pending and not abandon:
+            text = "calls wait for a person; decide them, or abandon them"
+            return failure("approval", StopCode.PENDING_APPROVAL, text)
+        return None
+
+    def _check_decision(
+        self, decision: Decision, pending: Mapping[str, Slot], words: dict[str, Verdict]
+    ) -> Outcome | None:
+        request_id = decision.request_id
+        earlier = self.keeper.resolved.get(request_id)
+        if earlier == _EXPIRED:
+            text = f"{request_id} was not decided in time"
+            return failure("approval", CallCode.APPROVAL_EXPIRED, text)
+        if earlier is not None:
+            same = earlier == str(decision.verdict)
+            code = StopCode.ALREADY_RESOLVED if same else StopCode.APPROVAL_CONFLICT
+            return failure("approval", code, f"{request_id} was decided: {earlier}")
+        if request_id not in pending:
+            text = f"no pending request has the id {request_id[:80]!r}"
+            return failure("approval", StopCode.APPROVAL_NOT_FOUND, text)
+        if words.setdefault(request_id, decision.verdict) is not decision.verdict:
+            text = f"{request_id} is both approved and denied"
+            return failure("approval", StopCode.APPROVAL_CONFLICT, text)
+        return None
+
+    def _over(self, message: str | None) -> Outcome | None:
+        """The outcome of a run that nothing follows: without a grant a spent budget stays spent."""
+        outcome = self.outcome
+        stop = None if outcome is None else outcome.stop
+        if stop is not None and stop.code == StopCode.BUDGET_EXHAUSTED:
+            return outcome
+        if not isinstance(self.state, Ended):
+            return None
+        ended = self.state.outcome
+        final = ended.kind in {OutcomeKind.CANCELLED, OutcomeKind.ERROR}
+        return ended if message is None or final else None
+
+    def _pending(self) -> dict[str, Slot]:
+        return {
+            slot.request.request_id: slot
+            for slot in _open_slots(self.state)
+            if slot.status is SlotStatus.PENDING and slot.request is not None
+        }
+
+    def _requests(self) -> tuple[ApprovalRequest, ...]:
+        slots = self._pending().values()
+        return tuple(slot.request for slot in slots if slot.request is not None)
+
+    def _entry(self, message: str | None) -> Step:
+        """Where the drive starts; a message closes the batch in hand and is said after it.
+
+        Raises:
+            AuditError: the log could not take that requests were withdrawn.
+        """
+        if message is None:
+            return resume(self.state)
+        self._withdraw_requests()
+        for slot in _open_slots(self.state):
+            if slot.step in self.keeper.begun:
+                self.run.settle(slot.step)
+            else:
+                self.run.drop(slot.step)
+        over = Interrupted(
+            outcome=failure("run", StopCode.PAUSED, "abandoned"),
+            resumable=False,
+            begun=frozenset(self.keeper.begun),
+        )
+        for command in advance(self.rules, self.state, over).commands:
+            if isinstance(command, Commit):
+                self.keeper.commit(command.messages)
+        self.keeper.append(UserMessage(text=clean_text(message)))
+        self.state = Thinking()
+        return resume(self.state)
+
+    def adopt(self, saved: SavedRun, head: Mapping[str, Json], held: Taken) -> None:
+        """Stand where the saved run stood.
+
+        Raises:
+            AttributeError, KeyError, TypeError, ValueError: a part of the head is not of its form.
+        """
+        self.keeper.adopt(saved, head, held)
+        self.state, self.outcome = restored_state(head, held.results)
+        for slot in _slots(self.state):
+            self.keeper.taken.add(slot.call.id)
+        for slot in _open_slots(self.state):
+            self.guarded.hold_again(slot.step, slot.call, ready=slot.status is SlotStatus.ADMITTED)
+
+    # ── driving ───────────────────────────────────────────────────────────────────────────────
+
+    async def _drive(self, opening: Event, message: str | None) -> LoopResult:
+        run = self.run
+        self.rules = Rules(
+            max_consecutive_refused=run.contract.max_consecutive_refused,
+            wrap_up=self.guarded.may_wrap_up,
+        )
+        run.ledger.begin(run.clock.monotonic())
+        try:
+            run.record(opening)
+            run.flush()
+            step = self._entry(message)
+            await self._save()
+            outcome = await self._until_finished(step)
+        except (AuditError, EmitterError, StoreError) as error:
+            outcome = _broken(error)
+        except BaseException as error:
+            self._record_torn(error)
+            raise
+        finally:
+            run.ledger.end(run.clock.monotonic())
+            self._let_go()
+            await self._release()
+        return await self._finished(outcome)
+
+    async def _until_finished(self, step: Step) -> Outcome:
+        while True:
+            self.state = step.state
+            event: MachineEvent | None = None
+            for command in step.commands:
+                if isinstance(command, Finish):
+                    return command.outcome
+                event = self._held_up(command) or await self._obey(command)
+            if event is None:
+                raise ContractError("machine", "a step without a command that gives an event")
+            step = advance(self.rules, self.state, self._cut_short(event) or event)
+
+    def _held_up(self, command: Command) -> Interrupted | None:
+        """An interruption takes effect before the next thing that would cost something."""
+        if isinstance(command, AskModel | Execute | AskPeople):
+            return self._interruption()
+        return None
+
+    def _cut_short(self, event: MachineEvent) -> Interrupted | None:
+        """An interruption that stopped the step in hand; what it leaves is taken up later."""
+        match event:
+            case TurnLost():
+                return self._interruption()
+            case Ruled(admissions=admissions) if not admissions:
+                return self._interruption()
+            case ExecutedCalls() if self.cut and self.run.interrupt_resumable:
+                return self._interruption()
+            case _:
+                return None
+
+    def _interruption(self) -> Interrupted | None:
+        run = self.run
+        if run.interrupt is None:
+            return None
+        if not run.interrupt_resumable:
+            self._withdraw_requests()
+        return Interrupted(
+            outcome=run.interrupt,
+            resumable=run.interrupt_resumable,
+            begun=frozenset(self.keeper.begun),
+        )
+
+    async def _obey(self, command: Command) -> MachineEvent | None:
+        match command:
+            case AskModel(final=final):
+                return await self._ask_model(final=final)
+            case Classify(calls=calls):
+                return await self._classify(calls)
+            case Execute(slots=slots):
+                return await self._execute(slots)
+            case Readmit(slots=slots):
+                return await self._readmit(slots)
+            case AskPeople(requests=requests):
+                return await self._ask_people(requests)
+            case Commit(messages=messages):
+                self.keeper.commit(messages)
+                return None
+            case Finish(outcome=outcome):
+                return Interrupted(outcome=outcome, resumable=True)
+
+    async def _ask_model(self, *, final: bool) -> MachineEvent:
+        reserved = self.guarded.reserve_turn(closing=final)
+        if isinstance(reserved, TurnResult):
+            return _lost(reserved)
+        try:
+            if final:
+                self._give_notice()
+            await self._save()
+        except BaseException:
+            self.guarded.give_up_turn(reserved)
+            raise
+        request = TurnRequest(
+            messages=Transcript(self.keeper.messages),
+            tools=() if final else self.input.tool_catalog,
+            model=self.input.model,
+            max_output_tokens=self.input.max_output_tokens,
+        )
+        taken = await self.guarded.ask_turn(reserved, request, self.context)
+        if taken.turn is None:
+            return _lost(taken)
+        calls: tuple[IngestedCall, ...] = ()
+        if not final:
+            calls = ingest(taken.turn, number=self.run.turn, taken=self.keeper.taken, cut=taken.cut)
+        return TurnTaken(turn=taken.turn, calls=calls, cut=taken.cut)
+
+    def _give_notice(self) -> None:
+        """Say that this is the last turn, once: a run may have been stopped right after it."""
+        notice = UserMessage(text=WRAP_UP_NOTICE)
+        if self.keeper.messages[-1] != notice:
+            self.keeper.append(notice)
+
+    async def _classify(self, calls: tuple[IngestedCall, ...]) -> MachineEvent:
+        admit, offered, context = self.guarded.admit, self.offered, self.context
+        admissions: list[Admission] = [await admit(call, offered, context) for call in calls]
+        return Classified(admissions=tuple(admissions), misbehaving=self.run.over_refused())
+
+    async def _readmit(self, slots: tuple[Slot, ...]) -> MachineEvent:
+        """Judge calls again that an earlier drive admitted, and close those that are in doubt."""
+        admissions: dict[str, Admission] = {}
+        for slot in slots:
+            if self._is_in_doubt(slot):
+                admissions[slot.step] = self._unknown(slot)
+            else:
+                admissions[slot.step] = await self.guarded.readmit(
+                    slot.step, slot.call, slot.request, self.offered, self.context
+                )
+        return Readmitted(admissions=admissions)
+
+    def _is_in_doubt(self, slot: Slot) -> bool:
+        """Started and without a result: run again only if the tool says that this is harmless."""
+        spec = self.offered.get(slot.call.name)
+        harmless = spec is not None and spec.effects is not Effects.ONCE
+        return slot.step in self.keeper.begun and not harmless
+
+    def _unknown(self, slot: Slot) -> Refused:
+        run, attempt = self.run, self.keeper.begun[slot.step]
+        record = StepRecord(
+            step=slot.step,
+            tool=slot.call.name,
+            call_id=slot.call.id,
+            admitted=True,
+            executed=Executed.UNKNOWN,
+            ok=False,
+            code=str(OUTCOME_UNKNOWN.code),
+            args_sha256=run.held[slot.step].args_sha256,
+            label=run.label,
+            # The drive that started it may have recorded an end of its own, under its own name.
+            attempt=attempt + 1,
+        )
+        run.settle(slot.step)
+        run.steps.append(record)
+        run.record(step_finished(run.subject(slot.step, slot.call.id), record, OUTCOME_UNKNOWN))
+        return Refused(output=OUTCOME_UNKNOWN)
+
+    async def _execute(self, slots: tuple[Slot, ...]) -> MachineEvent:
+        self.cut.clear()
+        self.announced.clear()
+        self.running = len(slots)
+        for slot in slots[: self.run.contract.max_parallel]:
+            self._announce(slot)
+        await self._save()
+        if len(slots) == 1:
+            (slot,) = slots
+            return self._executed({slot.step: await self._run_slot(slot)})
+        gate = asyncio.Semaphore(self.run.contract.max_parallel)
+
+        async def one(slot: Slot) -> ToolOutput:
+            async with gate:
+                return await self._run_slot(slot)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = {slot.step: group.create_task(one(slot)) for slot in slots}
+        except ExceptionGroup as errors:
+            broken, others = errors.split((AuditError, EmitterError, StoreError))
+            if broken is None or others is not None:
+                raise
+            raise broken.exceptions[0] from errors
+        return self._executed({step: task.result() for step, task in tasks.items()})
+
+    def _executed(self, outputs: Mapping[str, ToolOutput]) -> ExecutedCalls:
+        if not self.run.interrupt_resumable:
+            # A pause that a cancel overtook: what it cut will not be taken up.
+            for step in self.cut & self.run.held.keys():
+                self.run.settle(step)
+        return ExecutedCalls(outputs=outputs, misbehaving=self.run.over_refused())
+
+    def _announce(self, slot: Slot) -> None:
+        self.keeper.begun[slot.step] = self.keeper.begun.get(slot.step, 0) + 1
+        self.announced.add(slot.step)
+
+    async def _run_slot(self, slot: Slot) -> ToolOutput:
+        run, keeper = self.run, self.keeper
+        if not run.is_interrupted() and slot.step not in self.announced:
+            self._announce(slot)
+            await self._save()
+        output = await self.guarded.run(
+            slot.step,
+            slot.call,
+            self.offered[slot.call.name],
+            self.context,
+            attempt=keeper.begun.get(slot.step, 1),
+            resumable=True,
+        )
+        self.running -= 1
+        if output is NOT_BEGUN:
+            self._not_begun(slot)
+            return output
+        if output is CUT and run.interrupt_resumable:
+            self.cut.add(slot.step)
+            return output
+        keeper.keep_result(result_message(slot.call, output))
+        # The last result is saved with what follows it, before anything else is awaited.
+        if self.running:
+            await self._save()
+        return output
+
+    def _not_begun(self, slot: Slot) -> None:
+        """A call that the interruption found in the queue: it stays held if the run goes on."""
+        step = slot.step
+        if step in self.announced:
+            self.keeper.begun[step] -= 1
+            if not self.keeper.begun[step]:
+                del self.keeper.begun[step]
+        if self.run.interrupt_resumable:
+            self.cut.add(step)
+        else:
+            self.run.drop(step)
+
+    async def _ask_people(self, requests: tuple[ApprovalRequest, ...]) -> MachineEvent:
+        await self._save()
+        admissions: dict[str, Admission] = {}
+        slots = self._pending()
+        for request in requests:
+            decision = await self._decision(request)
+            if decision is None:
+                continue
+            slot = slots[request.request_id]
+            admission = await self.guarded.rule(
+                slot.step, slot.call, request, decision, self.offered, self.context
+            )
+            admissions[slot.step] = admission
+            late = (
+                isinstance(admission, Refused)
+                and admission.output.code == CallCode.APPROVAL_EXPIRED
+            )
+            self.keeper.resolve(request.request_id, _EXPIRED if late else str(decision.verdict))
+        return Ruled(admissions=admissions, misbehaving=self.run.over_refused())
+
+    async def _decision(self, request: ApprovalRequest) -> Decision | None:
+        """What was brought to the resume, else what the approver says, else that it is too late."""
+        given = self.decisions.pop(request.request_id, None)
+        if given is None and request.request_id not in self.unanswered:
+            given = await self.guarded.decide(request)
+        if given is None and request.expired(self.run.clock.now()):
+            return Decision(
+                request_id=request.request_id, verdict=Verdict.DENY, decided_by=_EXPIRED
+            )
+        if given is None:
+            self.unanswered.add(request.request_id)
+        return given
+
+    async def _save(self) -> None:
+        await self.keeper.save(self.state, self.outcome)
+
+    # ── leaving ───────────────────────────────────────────────────────────────────────────────
+
+    def _let_go(self) -> None:
+        """Give back what no call that can still run holds. Calls of others are left alone."""
+        kept = {slot.step for slot in _open_slots(self.state)}
+        for step in [step for step in self.run.held if step.startswith("t")]:
+            if step not in kept:
+                self.run.drop(step)
+
+    async def _release(self) -> None:
+        # The host's code: the run has ended as it has, whatever closing its connections says.
+        with contextlib.suppress(Exception):
+            await self.guarded.release()
+
+    def _record_torn(self, error: BaseException) -> None:
+        """The log gets its end even when the task is torn away; a log that fails is not in the way."""
+        with contextlib.suppress(AuditError):
+            self._record_end(failure("run", StopCode.CANCELLED, type(error).__name__))
+
+    async def _finished(self, outcome: Outcome) -> LoopResult:
+        self.outcome = outcome
+        if outcome is self.run.interrupt:
+            self.run.pause_took_effect()
+        stage = None if outcome.stop is None else outcome.stop.stage
+        try:
+            if stage != "audit":
+                self._record_end(outcome)
+            if stage not in {"audit", "emitter", "store"}:
+                await self._save()
+        except (AuditError, StoreError) as error:
+            outcome = _broken(error)
+        return self._result(outcome, await self._saved())
+
+    def _withdraw_requests(self) -> None:
+        """Record that nobody will be asked any more about what is pending.
+
+        Raises:
+            AuditError: the log could not take it.
+        """
+        for request in self._requests():
+            word = Decision(
+                request_id=request.request_id, verdict=Verdict.DENY, decided_by=_WITHDRAWN
+            )
+            subject = self.run.subject(request.step)
+            self.run.record(approval_decided(subject, request, word, EventCode.APR004D))
+            self.keeper.resolve(request.request_id, _WITHDRAWN)
+
+    def _record_end(self, outcome: Outcome) -> None:
+        run, view = self.run, self.run.view()
+        body: dict[str, Json] = {
+            "kind": str(outcome.kind),
+            "code": None if outcome.stop is None else str(outcome.stop.code),
+            "used": dict(view.used),
+            "refused": view.refused,
+            "violations": view.violations,
+            "active_us": round(view.active_seconds * 1_000_000),
+        }
+        run.record(Event(code=EventCode.RUN002O, subject=run.subject(), object=body))
+        run.flush()
+
+    async def _saved(self) -> SavedRun | None:
+        """The run as it can be taken up again; None when it is over."""
+        if isinstance(self.state, Ended) and self.state.outcome.kind is not OutcomeKind.SUSPENDED:
+            return None
+        store = self.keeper.store
+        if store is None:
+            return self.keeper.unstored(self.state, self.outcome)
+        # The host's store: the result stands without the state.
+        try:
+            return await store.load(self.run.id)
+        except Exception:  # noqa: BLE001
+            return None
+
+    def _result(self, outcome: Outcome, state: SavedRun | None) -> LoopResult:
+        keeper = self.keeper
+        batch = pending_messages(self.state, keeper.results, frozenset(keeper.begun))
+        return RESULTS[outcome.kind](
+            kind=outcome.kind,
+            run_id=self.run.id,
+            text=outcome.text,
+            messages=(*keeper.messages, *batch),
+            ledger=self.run.view(),
+            steps=tuple(self.run.steps),
+            stop=outcome.stop,
+            requests=self._requests(),
+            state=state,
+        )
+
+
+def _lost(result: TurnResult) -> TurnLost:
+    lost = result.lost or failure("model", StopCode.MODEL_ERROR, "no turn")
+    return TurnLost(outcome=lost, soft=result.soft)
+
+
+def _slots(state: State) -> tuple[Slot, ...]:
+    return state.slots if isinstance(state, Executing | Waiting) else ()
+
+
+def _open_slots(state: State) -> tuple[Slot, ...]:
+    """The calls of the batch in hand that hold a step: they may still run."""
+    return tuple(slot for slot in _slots(state) if slot.status is not SlotStatus.DONE)
+
+
+def _broken(error: AuditError | EmitterError | StoreError) -> Outcome:
+    """What stopped the drive from outside the machine. The last saved state stands."""
+    match error:
+        case AuditError():
+            return failure("audit", StopCode.AUDIT_FAILED, str(error))
+        case EmitterError():
+            return failure("emitter", StopCode.EMITTER_FAILED, str(error))
+        case RunConflict():
+            return failure("store", StopCode.STATE_CONFLICT, str(error))
+        case _:
+            return failure("store", StopCode.STORE_FAILED, str(error))
+
+
+def _given(turn_input: TurnInput, guarded: GuardedRuntime) -> dict[str, Json]:
+    """What the run was started with: kept, so that it can be taken up without the host's catalog.
+
+    `definitions` are the digests of the tools as the runtime had them: what it has in another
+    form when the run is taken up is another tool.
+    """
+    catalog = turn_input.tool_catalog
+    tools: list[Json] = [spec.to_json() for spec in catalog]
+    return {
+        "model": turn_input.model,
+        "limit": turn_input.max_output_tokens,
+        "tools": tools,
+        "definitions": {spec.name: guarded.definition(spec) for spec in catalog},
+    }
+
+
+def restore(
+    guarded: GuardedRuntime,
+    saved: SavedRun,
+    create_context: ContextFactory | None,
+    store: RunStore,
+) -> Drive:
+    """The drive of a saved run, as it stood at its last save.
+
+    Raises:
+        StateRefused: the seal does not match, or a part cannot be read.
+    """
+    head = open_head(saved, store.seal)
+    try:
+        held = read_rows(saved.rows)
+        turn_input = TurnInput(
+            messages=held.messages,
+            tool_catalog=_still_offered(held.turn_input, guarded),
+            model=held.turn_input["model"],  # type: ignore[arg-type]
+            max_output_tokens=held.turn_input["limit"],  # type: ignore[arg-type]
+        )
+        drive = Drive(guarded, turn_input, create_context, store, held.turn_input)
+        drive.adopt(saved, head, held)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StateRefused(f"the saved run cannot be read ({error})") from error
+    return drive
+
+
+def _still_offered(given: Mapping[str, Json], guarded: GuardedRuntime) -> Sequence[ToolSpec]:
+    """The tools of a saved run that the runtime still has as they were."""
+    specs = [spec_from_json(spec) for spec in given["tools"]]  # type: ignore[union-attr]
+    definitions: Mapping[str, Json] = given["definitions"]  # type: ignore[assignment]
+    return [spec for spec in specs if guarded.definition(spec) == definitions[spec.name]]

@@ -1,0 +1,272 @@
+"""The history of a run and what of it is saved: rows that are only appended, and a sealed head."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import attrs
+import orjson
+
+from runtime_pack.errors import StateRefused, StoreError
+from runtime_pack.guard import AgentTaskRun
+from runtime_pack.labels import join, parse_label
+from runtime_pack.machine import Outcome, State
+from runtime_pack.messages import (
+    AssistantMessage,
+    Json,
+    Message,
+    ToolMessage,
+    UserMessage,
+    message_from_json,
+    message_to_json,
+)
+from runtime_pack.records import StepRecord
+from runtime_pack.seal import Seal
+from runtime_pack.state import (
+    EMPTY_CHAIN,
+    FORMAT,
+    SCHEMA,
+    RunStore,
+    SavedRun,
+    chain_rows,
+    outcome_from_json,
+    outcome_to_json,
+    seal_head,
+    state_from_json,
+    state_to_json,
+)
+
+__all__ = ("Keeper", "Taken", "read_rows", "restored_state")
+
+
+@attrs.define(kw_only=True)
+class Taken:
+    """What the rows of a saved run hold."""
+
+    turn_input: dict[str, Json] = attrs.field(factory=dict)
+    messages: list[Message] = attrs.field(factory=list)
+    results: dict[str, ToolMessage] = attrs.field(factory=dict)
+    resolved: dict[str, str] = attrs.field(factory=dict)
+    steps: list[StepRecord] = attrs.field(factory=list)
+    burned: set[str] = attrs.field(factory=set)
+
+
+def read_rows(rows: Sequence[bytes]) -> Taken:
+    """What is in the rows of a saved run.
+
+    Raises:
+        AttributeError, KeyError, TypeError, ValueError: a row is not of a known form.
+    """
+    taken = Taken()
+    for row in rows:
+        ((kind, value),) = orjson.loads(row).items()
+        match kind:
+            case "input":
+                taken.turn_input = value
+            case "message":
+                taken.messages.append(message_from_json(value))
+            case "result":
+                result = message_from_json(value)
+                if isinstance(result, ToolMessage):
+                    taken.results[result.call_id] = result
+            case "ref":
+                taken.messages.append(taken.results.pop(value))
+            case "resolved":
+                taken.resolved.update(value)
+            case "step":
+                taken.steps.append(StepRecord.from_json(value))
+            case "burned":
+                taken.burned.update(value)
+            case _:
+                raise StateRefused(f"unknown row {kind!r}")
+    return taken
+
+
+class Keeper:
+    """The history, the batch in hand, and the saves of one drive.
+
+    Attributes:
+        results: what calls of the batch in hand gave, by call id.
+        begun: how often each step of the batch in hand was started.
+        resolved: the word on each request that was decided.
+    """
+
+    def __init__(
+        self, run: AgentTaskRun, store: RunStore | None, given: Mapping[str, Json]
+    ) -> None:
+        self.run = run
+        self.store = store
+        self.given = given
+        self.messages: list[Message] = []
+        self.taken: set[str] = set()
+        self.results: dict[str, ToolMessage] = {}
+        self.begun: dict[str, int] = {}
+        self.resolved: dict[str, str] = {}
+        self.revision = 0
+        self._rows: list[bytes] = []
+        self._row_count = 0
+        self._chain = EMPTY_CHAIN
+        self._steps_saved = 0
+        self._burned_saved: set[str] = set()
+        self._saving = asyncio.Lock()
+
+    def open(self, messages: Sequence[Message]) -> None:
+        """Begin with the messages of a new run."""
+        self._row({"input": self.given})
+        for message in messages:
+            self.append(message)
+
+    def adopt(self, saved: SavedRun, head: Mapping[str, Json], held: Taken) -> None:
+        """Stand where the saved run stood.
+
+        Raises:
+            AttributeError, KeyError, TypeError, ValueError: a part of the head is not of its form.
+        """
+        run = self.run
+        run.id = saved.run_id
+        run.task, run.turn = str(head["task"]), max(run.turn, int(head["turn"]))  # type: ignore[arg-type]
+        run.label = join(run.label, parse_label(head["label"]))
+        run.ledger.restore(head["ledger"])  # type: ignore[arg-type]
+        run.held.clear()
+        run.steps[:], self._steps_saved = held.steps, len(held.steps)
+        run.burned |= held.burned
+        self._burned_saved = set(held.burned)
+        self.messages, self.results, self.resolved = held.messages, held.results, held.resolved
+        for message in held.messages:
+            self._take(message)
+        self.revision, self._row_count = saved.revision, len(saved.rows)
+        self._chain = str(head["rows_sha256"])
+        self.begun = {str(step): int(n) for step, n in head["begun"].items()}  # type: ignore[union-attr, arg-type]
+
+    # ── keeping ───────────────────────────────────────────────────────────────────────────────
+
+    def append(self, message: Message) -> None:
+        """Add a message to the history; the run's label takes in the message's."""
+        self.messages.append(message)
+        self._take(message)
+        if isinstance(message, UserMessage | ToolMessage):
+            self.run.label = join(self.run.label, message.label)
+        if self.store is None:
+            return
+        if isinstance(message, ToolMessage) and message.call_id in self.results:
+            self._row({"ref": message.call_id})
+        else:
+            self._row({"message": message_to_json(message)})
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, AssistantMessage):
+            self.taken.update(call.id for call in message.calls)
+
+    def commit(self, messages: Sequence[Message]) -> None:
+        """Add a whole batch to the history; no call is in hand any more."""
+        for message in messages:
+            self.append(message)
+        self.results.clear()
+        self.begun.clear()
+
+    def keep_result(self, result: ToolMessage) -> None:
+        """Keep what a call of the batch in hand gave."""
+        self.results[result.call_id] = result
+        if self.store is not None:
+            self._row({"result": message_to_json(result)})
+
+    def resolve(self, request_id: str, word: str) -> None:
+        """Keep what was decided about a request, so that no second word can undo it."""
+        self.resolved[request_id] = word
+        self._row({"resolved": {request_id: word}})
+
+    def _row(self, body: Mapping[str, Json]) -> None:
+        if self.store is not None:
+            self._rows.append(orjson.dumps(body))
+
+    # ── saving ────────────────────────────────────────────────────────────────────────────────
+
+    async def save(self, state: State, outcome: Outcome | None) -> None:
+        """Commit what is new, if there is a store.
+
+        Raises:
+            RunConflict: another process took the run up.
+            StoreError: the store could not be written.
+        """
+        store = self.store
+        if store is None:
+            return
+        async with self._saving:
+            head, rows = self._snapshot(state, outcome, store.seal)
+            try:
+                self.revision = await store.commit(
+                    self.run.id, expected=self.revision, head=head, rows=rows
+                )
+            except StoreError:
+                raise
+            # The host's store: whatever it raises, the run was not saved.
+            except Exception as error:
+                raise StoreError(f"the store failed ({type(error).__name__})") from error
+
+    def unstored(self, state: State, outcome: Outcome | None) -> SavedRun:
+        """A saved run made at the end, for a host that gave no store."""
+        bodies: list[Mapping[str, Json]] = [
+            {"input": self.given},
+            *({"message": message_to_json(message)} for message in self.messages),
+            *({"result": message_to_json(result)} for result in self.results.values()),
+            {"resolved": self.resolved},
+        ]
+        self._rows = [orjson.dumps(body) for body in bodies]
+        self.revision, self._steps_saved, self._row_count = 0, 0, 0
+        self._chain, self._burned_saved = EMPTY_CHAIN, set()
+        head, rows = self._snapshot(state, outcome, self.run.seal)
+        return SavedRun(run_id=self.run.id, revision=1, head=head, rows=rows)
+
+    def _snapshot(
+        self, state: State, outcome: Outcome | None, seal: Seal
+    ) -> tuple[bytes, tuple[bytes, ...]]:
+        """The sealed head and the rows since the last snapshot."""
+        run = self.run
+        # Records of calls in flight still change; they are saved when they have ended.
+        while self._steps_saved < len(run.steps) and run.steps[self._steps_saved].ok is not None:
+            self._rows.append(orjson.dumps({"step": run.steps[self._steps_saved].to_json()}))
+            self._steps_saved += 1
+        if len(run.burned) != len(self._burned_saved):
+            fresh = sorted(run.burned - self._burned_saved)
+            self._rows.append(orjson.dumps({"burned": fresh}))
+            self._burned_saved.update(fresh)
+        rows = tuple(self._rows)
+        self._rows.clear()
+        self._chain = chain_rows(self._chain, rows)
+        self._row_count += len(rows)
+        return seal_head(self._head(state, outcome), seal), rows
+
+    def _head(self, state: State, outcome: Outcome | None) -> dict[str, Json]:
+        run = self.run
+        return {
+            "format": FORMAT,
+            "schema": SCHEMA,
+            "run": run.id,
+            "revision": self.revision + 1,
+            "task": run.task,
+            "turn": run.turn,
+            "state": state_to_json(state),
+            "outcome": None if outcome is None else outcome_to_json(outcome),
+            "ledger": run.view().to_json(),
+            "label": run.label.to_json(),
+            "policy_sha256": run.policy_sha256,
+            "begun": dict(self.begun),
+            "audit_head": None if run.head is None else str(run.head),
+            "audit_log": None if run.audit is None else str(run.audit.path.resolve()),
+            "rows": self._row_count,
+            "rows_sha256": self._chain,
+        }
+
+
+def restored_state(
+    head: Mapping[str, Json], results: Mapping[str, ToolMessage]
+) -> tuple[State, Outcome | None]:
+    """Where the machine stood, and how the last drive ended if it did.
+
+    Raises:
+        KeyError, TypeError, ValueError: not of the form that `Keeper` writes.
+    """
+    outcome = head["outcome"]
+    state = state_from_json(head["state"], results)
+    return state, None if outcome is None else outcome_from_json(outcome)

@@ -1,0 +1,134 @@
+"""What a run starts from and what it ends with: values only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import attrs
+
+from runtime_pack.approvals import ApprovalRequest
+from runtime_pack.catalog import ToolSpec, index_catalog
+from runtime_pack.errors import ContractError
+from runtime_pack.ledger import LedgerView
+from runtime_pack.machine import OutcomeKind, Stop
+from runtime_pack.messages import (
+    AssistantMessage,
+    Message,
+    SystemMessage,
+    ToolMessage,
+    UserMessage,
+    clean_text,
+    history_fault,
+)
+from runtime_pack.records import StepRecord
+from runtime_pack.state import SavedRun
+
+__all__ = (
+    "RESULTS",
+    "ApprovalRequired",
+    "Cancelled",
+    "Completed",
+    "LoopError",
+    "LoopResult",
+    "Suspended",
+    "TurnInput",
+)
+
+
+def _message_tuple(messages: Iterable[Message]) -> tuple[Message, ...]:
+    return tuple(_clean(message) for message in messages)
+
+
+def _clean(message: Message) -> Message:
+    """The message with a text that can be stored.
+
+    Raises:
+        ContractError: it is not a message.
+    """
+    if not isinstance(message, SystemMessage | UserMessage | AssistantMessage | ToolMessage):
+        raise ContractError("messages", f"{type(message).__name__} is not a message")
+    text = clean_text(message.text)
+    return message if text is message.text else attrs.evolve(message, text=text)
+
+
+def _spec_tuple(specs: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
+    return tuple(specs)
+
+
+@attrs.frozen(kw_only=True)
+class TurnInput:
+    """What a run starts from: the history so far and the tools that the model is offered.
+
+    Raises:
+        ContractError: no message, a call without its result, or two tools of one name.
+    """
+
+    messages: tuple[Message, ...] = attrs.field(converter=_message_tuple)
+    tool_catalog: tuple[ToolSpec, ...] = attrs.field(default=(), converter=_spec_tuple)
+    model: str | None = None
+    max_output_tokens: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if not self.messages:
+            raise ContractError("messages", "a run starts from at least one message")
+        fault = history_fault(self.messages)
+        if fault is not None:
+            raise ContractError("messages", fault)
+        index_catalog(self.tool_catalog)
+
+
+@attrs.frozen(kw_only=True)
+class LoopResult:
+    """How a drive of the loop ended. Which of the five it is, is its class and its `kind`.
+
+    Attributes:
+        text: the final answer; for a budget that ran out, that of the wrap-up turn.
+        messages: the whole history; every call in it has exactly one result.
+        requests: what waits for a person.
+        state: the saved run, whenever it can be taken up again; `MemoryRunStore.put` takes it.
+    """
+
+    kind: OutcomeKind
+    run_id: str
+    text: str
+    messages: tuple[Message, ...]
+    ledger: LedgerView
+    steps: tuple[StepRecord, ...]
+    stop: Stop | None
+    requests: tuple[ApprovalRequest, ...]
+    state: SavedRun | None
+
+
+@attrs.frozen(kw_only=True)
+class Completed(LoopResult):
+    """The model answered."""
+
+
+@attrs.frozen(kw_only=True)
+class ApprovalRequired(LoopResult):
+    """Calls wait for a person."""
+
+
+@attrs.frozen(kw_only=True)
+class Suspended(LoopResult):
+    """A budget ran out, the model handed over, or the host paused the run."""
+
+
+@attrs.frozen(kw_only=True)
+class Cancelled(LoopResult):
+    """The host ended the run."""
+
+
+@attrs.frozen(kw_only=True)
+class LoopError(LoopResult):
+    """The run could not go on; `stop` has the stage and the code."""
+
+
+RESULTS: Final[Mapping[OutcomeKind, type[LoopResult]]] = {
+    OutcomeKind.COMPLETED: Completed,
+    OutcomeKind.APPROVAL_REQUIRED: ApprovalRequired,
+    OutcomeKind.SUSPENDED: Suspended,
+    OutcomeKind.CANCELLED: Cancelled,
+    OutcomeKind.ERROR: LoopError,
+}
