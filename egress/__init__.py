@@ -61,10 +61,12 @@ _LATE = {
     "SystemResolver": "egress.transport",
 }
 
+# Hidden from type checkers: they would take any name of this module for granted.
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> object:
-    if name not in _LATE:
-        raise AttributeError(f"module 'egress' has no attribute {name!r}")
-    from importlib import import_module
+    def __getattr__(name: str) -> object:
+        if name not in _LATE:
+            raise AttributeError(f"module 'egress' has no attribute {name!r}")
+        from importlib import import_module
 
-    return getattr(import_module(_LATE[name]), name)
+        return getattr(import_module(_LATE[name]), name)

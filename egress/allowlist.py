@@ -184,6 +184,10 @@ class Allowlist:
 
     def matching(self, target: Target) -> Entry | None:
         """The entry that admits *target*, or None. Needs no DNS (R7)."""
+        # The common case, a listed host, without walking up its suffixes.
+        for entry in self._index.get((target.host, False), ()):
+            if entry.ports.admits(target.scheme, target.port):
+                return entry
         for entry in self.covering(target):
             if entry.ports.admits(target.scheme, target.port):
                 return entry

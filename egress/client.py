@@ -16,7 +16,7 @@ import attrs
 
 from egress.address import Address
 from egress.body import PIECE_BYTES, BodyMeter, coding_of
-from egress.chain import Chain, Hop, next_hop
+from egress.chain import REDIRECT_STATUSES, Chain, Hop, next_hop
 from egress.decision import Deny, check_answers, check_listed
 from egress.errors import (
     ClientClosed,
@@ -188,7 +188,7 @@ class _Run:
                 following = next_hop(
                     self.chain,
                     status=response.status,
-                    locations=response.values("location"),
+                    locations=_locations(response),
                     max_redirects=self.limits.max_redirects,
                 )
                 if following is None:
@@ -210,7 +210,7 @@ class _Run:
         body = await _collect(response, meter)
         return Fetched(
             status=response.status,
-            headers=tuple((name, _encodable(value)) for name, value in response.headers),
+            headers=_encodable(response.headers),
             body=body,
             truncated=meter.truncated,
             raw_bytes=meter.raw_bytes,
@@ -235,10 +235,19 @@ async def _collect(response: HopResponse, meter: BodyMeter) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _encodable(value: str) -> str:
-    if value.isascii():
-        return value
-    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+def _locations(response: HopResponse) -> Sequence[str]:
+    return response.values("location") if response.status in REDIRECT_STATUSES else ()
+
+
+def _encodable(headers: Headers) -> Headers:
+    """*headers* without surrogate escapes, which no JSON encoder takes."""
+    # A list, for it is the faster of the two and the common case looks at every field.
+    if all([value.isascii() for _, value in headers]):  # noqa: C419
+        return headers
+    return tuple(
+        (name, value.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+        for name, value in headers
+    )
 
 
 class _Lookup:

@@ -27,7 +27,6 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import LineTooLong
-from aiohttp.streams import StreamReader
 from yarl import URL
 
 from egress.body import ACCEPT_ENCODING
@@ -43,7 +42,7 @@ from egress.errors import (
     TlsFailed,
 )
 from egress.policy import EgressPolicy
-from egress.ports import FetchLimits, Headers, HopRequest, HopResponse
+from egress.ports import Headers, HopRequest, HopResponse
 
 __all__ = ("AiohttpTransport", "SystemResolver", "default_ssl_context")
 
@@ -56,6 +55,7 @@ _HEADERS: Final = {
 _MAX_CONNECTIONS: Final = 100
 _MAX_STATUS_LINE_BYTES: Final = 8190
 _SWITCHING_PROTOCOLS: Final = 101
+_FIELD_OVERHEAD_BYTES: Final = 4  # ": " and CR LF
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(
     total=None, connect=None, sock_connect=None, sock_read=None
 )
@@ -94,10 +94,11 @@ def _address_text(sockaddr: tuple[Any, ...]) -> str:
 class _Hop:
     """The hop that runs in this task, and what it may dial."""
 
-    __slots__ = ("pinned", "request")
+    __slots__ = ("metered", "pinned", "request")
 
     def __init__(self, request: HopRequest) -> None:
         self.request = request
+        self.metered = False
         address = request.target.address
         self.pinned: tuple[str, ...] = () if address is None else (str(address),)
 
@@ -122,16 +123,22 @@ class _MeteredHandler(ResponseHandler):
     _partial = 0
     _refused = False
 
-    def begin(self, limits: FetchLimits) -> None:
-        """Starts the meter for one request."""
-        self._head_left = limits.max_header_bytes
-        self._informational_left = limits.max_informational
+    def set_response_params(self, **params: Any) -> None:
+        """Starts the meter; aiohttp calls this once per request, in the task of its hop."""
+        hop = _RUNNING.get()
+        if hop is not None:
+            hop.metered = True
+            self._head_left = hop.request.limits.max_header_bytes
+            self._informational_left = hop.request.limits.max_informational
         self._partial = 0
+        super().set_response_params(**params)
 
     def feed_data(self, data: Any, size: int = 0) -> None:
+        """Counts one complete head on its way to aiohttp."""
         message = data[0]
         self._partial = 0
-        self._head_left -= sum(len(name) + len(value) + 4 for name, value in message.raw_headers)
+        for name, value in message.raw_headers:
+            self._head_left -= len(name) + len(value) + _FIELD_OVERHEAD_BYTES
         if message.code < 200 and message.code != _SWITCHING_PROTOCOLS:
             self._informational_left -= 1
         if self._head_left < 0 or self._informational_left < 0:
@@ -140,13 +147,12 @@ class _MeteredHandler(ResponseHandler):
             super().feed_data(data, size)
 
     def data_received(self, data: bytes) -> None:
-        # While no body is coming in, these bytes are a head, complete or not.
-        self._partial += len(data)
-        super().data_received(data)
+        """Counts the bytes of a head that is not complete yet."""
         payload = self._payload
-        if payload is not None and not payload.is_eof():
-            self._partial = 0
-        elif self._partial > self._head_left:
+        if payload is None or payload.is_eof():
+            self._partial += len(data)
+        super().data_received(data)
+        if self._partial > self._head_left:
             self._refuse()
 
     def _refuse(self) -> None:
@@ -208,18 +214,8 @@ class _PinnedConnector(aiohttp.TCPConnector):
             use_dns_cache=False,
             socket_factory=_pinned_socket,
         )
-        # aiohttp has no parameter for its protocol; `connect` fails when this stops to work.
+        # aiohttp has no parameter for its protocol; `send` fails when this stops to work.
         self._factory: Any = functools.partial(_MeteredHandler, loop=self._loop)
-
-    # The parameter is aiohttp's own and is handed on.
-    async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:  # noqa: ASYNC109
-        connection = await super().connect(req, traces, timeout)
-        hop, handler = _RUNNING.get(), connection.protocol
-        if hop is None or not isinstance(handler, _MeteredHandler):
-            connection.close()
-            raise OSError(errno.EACCES, "a connection that is not metered")
-        handler.begin(hop.request.limits)
-        return connection
 
 
 class AiohttpTransport:
@@ -250,7 +246,8 @@ class AiohttpTransport:
             ClientClosed: The transport is closed or serves another policy.
         """
         session = self._session_for(request.policy)
-        token = _RUNNING.set(_Hop(request))
+        hop = _Hop(request)
+        token = _RUNNING.set(hop)
         try:
             response = await session.get(
                 URL(request.target.url, encoded=True),
@@ -263,7 +260,13 @@ class AiohttpTransport:
             raise _translated(error, request) from _quotable(error)
         finally:
             _RUNNING.reset(token)
-        return _hop_response(response, request)
+        if not hop.metered or response.status == _SWITCHING_PROTOCOLS:
+            response.close()
+            raise ProtocolFailed(host=request.target.host, hop=request.hop, detail="not plain HTTP")
+        body = _Body(response, request)
+        return HopResponse(
+            status=response.status, headers=_headers(response), body=body, close=body.release
+        )
 
     async def aclose(self) -> None:
         """Closes every connection. May be called twice."""
@@ -306,38 +309,23 @@ def _new_session() -> aiohttp.ClientSession:
     )
 
 
-def _hop_response(response: aiohttp.ClientResponse, request: HopRequest) -> HopResponse:
-    async def close() -> None:
-        response.release()
-
-    if response.status == _SWITCHING_PROTOCOLS:
-        response.close()
-        raise ProtocolFailed(host=request.target.host, hop=request.hop, detail="status 101")
-    return HopResponse(
-        status=response.status,
-        headers=_headers(response),
-        body=_Body(response.content, request),
-        close=close,
-    )
-
-
 def _headers(response: aiohttp.ClientResponse) -> Headers:
     return tuple(
-        (
-            name.decode("ascii", "replace").lower(),
-            value.decode("utf-8", "surrogateescape"),
-        )
-        for name, value in response.raw_headers
+        [
+            (name.decode("latin-1").lower(), value.decode("utf-8", "surrogateescape"))
+            for name, value in response.raw_headers
+        ]
     )
 
 
 class _Body:
     """The chunks of one body as they arrive."""
 
-    __slots__ = ("_content", "_request")
+    __slots__ = ("_content", "_request", "_response")
 
-    def __init__(self, content: StreamReader, request: HopRequest) -> None:
-        self._content = content
+    def __init__(self, response: aiohttp.ClientResponse, request: HopRequest) -> None:
+        self._response = response
+        self._content = response.content
         self._request = request
 
     def __aiter__(self) -> _Body:
@@ -351,10 +339,14 @@ class _Body:
                 host=self._request.target.host,
                 hop=self._request.hop,
                 detail=type(error).__name__,
-            ) from error
+            ) from _quotable(error)
         if not chunk:
             raise StopAsyncIteration
         return chunk
+
+    async def release(self) -> None:
+        """Gives the connection back, or drops it when the body was not read to its end."""
+        self._response.release()
 
 
 # The first class that fits decides; inner classes stand before their bases.

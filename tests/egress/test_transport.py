@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import functools
 import gzip
 import ipaddress
 import socket
@@ -18,6 +19,7 @@ from typing import Any, TypeAlias
 
 import attrs
 import pytest
+from aiohttp.client_proto import ResponseHandler
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -200,6 +202,47 @@ def test_connections_are_kept_alive_within_one_client() -> None:
                 await client.fetch(f"http://a.test:{server.port}/x")
             assert server.accepted == 2
             await server.all_closed()
+
+    _run(main())
+
+
+def test_large_bodies_keep_their_connection() -> None:
+    """Body bytes never count as a head: a megabyte, plain, chunked or encoded, is one connection."""
+
+    async def main() -> None:
+        page = bytes(range(256)) * 4_000
+        chunks = b"".join(b"%x\r\n%s\r\n" % (len(page), page) for _ in range(2)) + b"0\r\n\r\n"
+        table = {
+            "/plain": _ok(page),
+            "/chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks,
+            "/gzip": _ok(gzip.compress(page), b"Content-Encoding: gzip"),
+        }
+        async with _serve(_answers(table)) as server, _client() as client:
+            for _ in range(5):
+                for path, body in (("/plain", page), ("/chunked", page * 2), ("/gzip", page)):
+                    fetched = await client.fetch(f"http://a.test:{server.port}{path}")
+                    assert fetched.body == body
+            assert server.accepted == 1
+
+    _run(main())
+
+
+def test_a_connection_without_our_meter_is_not_used() -> None:
+    """Should aiohttp stop to use our protocol class, every hop fails instead of running uncapped."""
+
+    async def main() -> None:
+        async with _serve(_answers({"/": _ok()})) as server:
+            transport = AiohttpTransport()
+            client = _client(transport=transport)
+            async with client:
+                session = transport._session_for(client._policy)
+                connector = session.connector
+                assert isinstance(connector, transport_module._PinnedConnector)
+                connector._factory = functools.partial(
+                    ResponseHandler, loop=asyncio.get_running_loop()
+                )
+                with pytest.raises(ProtocolFailed):
+                    await client.fetch(f"http://a.test:{server.port}/")
 
     _run(main())
 
