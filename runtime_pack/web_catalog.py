@@ -146,8 +146,9 @@ def create_web_tool_runtime(
 
 
 def _refuse_own_names(base: ToolRuntime) -> None:
+    below = base.inner if isinstance(base, GuardedRuntime) else base
     for name in (SEARCH_TOOL, READ_TOOL):
-        if isinstance(base, PreflightRuntime) and base.tool_spec(name) is not None:
+        if isinstance(below, PreflightRuntime) and below.tool_spec(name) is not None:
             raise ContractError(name, "the runtime below has a tool of this name already")
 
 

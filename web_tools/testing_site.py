@@ -15,6 +15,7 @@ import attrs
 __all__ = ("LoopbackSite", "SiteAnswer")
 
 _MAX_HEAD_BYTES: Final = 65_536
+_TICK_SECONDS: Final = 0.02
 
 
 @attrs.frozen(kw_only=True)
@@ -151,8 +152,7 @@ class LoopbackSite:
         try:
             while (head := await _read_head(reader)) is not None:
                 answer = self._answer(head)
-                await _send(writer, answer)
-                if answer.missing_bytes:
+                if not await _send(reader, writer, answer) or answer.missing_bytes:
                     return
         except OSError:
             # The client went away, which is its right.
@@ -181,17 +181,33 @@ async def _read_head(reader: asyncio.StreamReader) -> str | None:
     return head[:_MAX_HEAD_BYTES].decode("latin-1")
 
 
-async def _send(writer: asyncio.StreamWriter, answer: SiteAnswer) -> None:
-    await asyncio.sleep(answer.delay_seconds)
+async def _send(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: SiteAnswer
+) -> bool:
+    """Whether the client stayed until the end."""
+    if not await _stays(reader, answer.delay_seconds):
+        return False
     writer.write(answer.head())
     if not answer.drip_seconds:
         writer.write(answer.body)
         await writer.drain()
-        return
+        return True
     for byte in answer.body:
-        await asyncio.sleep(answer.drip_seconds)
+        if not await _stays(reader, answer.drip_seconds):
+            return False
         writer.write(bytes([byte]))
         await writer.drain()
+    return True
+
+
+async def _stays(reader: asyncio.StreamReader, seconds: float) -> bool:
+    """Wait, and notice when the client goes away meanwhile."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    # A stream has no event for its end.
+    while (left := end - loop.time()) > 0 and not reader.at_eof():  # noqa: ASYNC110
+        await asyncio.sleep(min(left, _TICK_SECONDS))
+    return not reader.at_eof()
 
 
 async def _closed(writer: asyncio.StreamWriter) -> None:
