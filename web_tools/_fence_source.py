@@ -88,7 +88,7 @@ def _web_address(scheme: str, rest: str) -> SourceValue:
 
 
 def _flagged(flag: SourceFlag, text: str) -> SourceValue:
-    return SourceValue(text=f"not-a-web-address:{_quoted(text)}", flag=flag)
+    return SourceValue(text=f"not-web:{_quoted(text)}", flag=flag)
 
 
 def _other_address(text: str, scheme: str, rest: str) -> SourceValue:

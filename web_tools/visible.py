@@ -16,7 +16,7 @@ from typing import Final
 import attrs
 
 from web_tools import _visible_tables
-from web_tools._visible_edits import Span, Step, rewrite
+from web_tools._visible_edits import Span, Step
 
 __all__ = (
     "Step",
