@@ -48,13 +48,14 @@ def _is_shallow(body: bytes) -> bool:
     """Whether elements cannot be nested deep: at no point are many more open than closed.
 
     Looked at between pieces, so the true depth can be higher by the tags of one piece. An
-    element without an end tag counts as open: a page of images is judged deeper than it is.
+    element without an end tag counts as open, and so does an end tag that two pieces share: a
+    page of images is judged deeper than it is.
     """
     piece = len(body) // _PIECES + 1
     is_open = 0
     for start in range(0, len(body), piece):
-        part = body[start : start + piece + 1]  # one byte more, so that no `</` is cut apart
-        is_open += part.count(b"<") - 2 * part.count(b"</")
+        end = start + piece
+        is_open += body.count(b"<", start, end) - 2 * body.count(b"</", start, end)
         if is_open > _INLINE_OPEN:
             return False
     return True

@@ -39,9 +39,10 @@ def base_of(document: Document, url: str) -> str:
 
 
 def refresh_target(document: Document, url: str) -> str | None:
-    """Absolute http(s) address of a prompt meta refresh to another page, else None."""
-    if document.select_one("noscript meta[http-equiv=refresh i]") is not None:
-        document.remove("noscript meta[http-equiv=refresh i]")
+    """Absolute http(s) address of a prompt meta refresh to another page, else None.
+
+    One in `noscript` sends away visitors without scripts and does not count; the parser skips it.
+    """
     try:
         found = document.meta_refresh(url)
     except ValueError:

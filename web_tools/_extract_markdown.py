@@ -70,11 +70,10 @@ def to_markdown(root: Element | Document) -> str:
     root.remove(f"{_PERMALINKS}, {_GUTTERS}")
     _order_code(root)
     _order_tables(root)
-    breaks = root.select("br")
-    for line_break in breaks:
+    for line_break in root.select("br"):
         line_break.replace_with(Text(BREAK))
     text = write_markdown(root)
-    return _with_breaks(text) if breaks else text
+    return _with_breaks(text) if BREAK in text else text
 
 
 def _order_code(root: Element | Document) -> None:

@@ -52,41 +52,35 @@ def strip_markup(markup: str) -> str:
     """The text between the tags of *markup*, one line per block, entities resolved."""
     pieces: list[str] = []
     lower = _lower(markup)
-    missing: set[str] = set()
     position = 0
     while (opened := markup.find("<", position)) >= 0:
         pieces.append(markup[position:opened])
-        position = _after_tag(markup, lower, opened, pieces, missing)
+        position = _after_tag(markup, lower, opened, pieces)
     pieces.append(markup[position:])
     return _lines(_resolved("".join(pieces)))
 
 
-def _after_tag(markup: str, lower: str, opened: int, pieces: list[str], missing: set[str]) -> int:
+def _after_tag(markup: str, lower: str, opened: int, pieces: list[str]) -> int:
     """Offset at which text goes on after what begins at the `<` at *opened*."""
     if markup.startswith("<!--", opened):
-        return _after(lower, "-->", opened + 4, missing)
+        return _after(lower, "-->", opened + 4)
     if not (markup[opened + 1 : opened + 2].isalpha() or markup[opened + 1 : opened + 2] in "/!?"):
         pieces.append("<")
         return opened + 1
     name = _name(lower, opened)
-    end = _after(lower, ">", opened + 1, missing)
+    end = _after(lower, ">", opened + 1)
     if name in _SKIPPED:
-        close = _after(lower, f"</{name}", end, missing)
-        return _after(lower, ">", close, missing) if close < len(markup) else close
+        close = _after(lower, f"</{name}", end)
+        return _after(lower, ">", close) if close < len(markup) else close
     if name in _BREAKING:
         pieces.append("\n")
     return end
 
 
-def _after(lower: str, what: str, start: int, missing: set[str]) -> int:
-    """Offset after the next *what*, or the end. What was not found once is not looked for again."""
-    if what in missing:
-        return len(lower)
+def _after(lower: str, what: str, start: int) -> int:
+    """Offset after the next *what*, or the end: what is never closed is looked for only once."""
     found = lower.find(what, start)
-    if found < 0:
-        missing.add(what)
-        return len(lower)
-    return found + len(what)
+    return len(lower) if found < 0 else found + len(what)
 
 
 def _name(lower: str, opened: int) -> str:

@@ -61,12 +61,6 @@ def test_only_bounded_pages_are_read_in_the_host(body: bytes, small: bool) -> No
     assert small == is_small(body, is_html=True)
 
 
-def test_depth_is_seen_across_the_pieces_of_the_scan() -> None:
-    """An end tag that two pieces share is still an end tag."""
-    for length in range(3_000, 3_060):
-        assert is_small((b"<b></b>" * 1_000)[:length] + b"</b>", is_html=True)
-
-
 @given(st.text(max_size=50), st.integers(min_value=0, max_value=3))
 def test_text_is_cut_at_a_character(piece: str, extra: int) -> None:
     """The cut text is a prefix within the limit; nothing is cut that fits."""

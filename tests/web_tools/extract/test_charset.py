@@ -254,6 +254,18 @@ def test_a_strong_header_beats_meta() -> None:
     assert (decoded.charset, decoded.source) == ("windows-1251", CharsetSource.HEADER)
 
 
+def test_a_latin1_header_yields_to_a_clean_meta() -> None:
+    """A server's default says less than the page; also where the text is too short for the model."""
+    decoded = decode(
+        '<meta charset="windows-1251"><p>Да'.encode("cp1251"),
+        header_charset="ISO-8859-1",
+        is_html=True,
+    )
+
+    assert ("windows-1251", CharsetSource.META) == (decoded.charset, decoded.source)
+    assert decoded.text.endswith("Да")
+
+
 def test_meta_does_not_count_in_a_comment_or_outside_html() -> None:
     """Only a real `meta` of an HTML page is a declaration."""
     body = '<!-- <meta charset="koi8-r"> --><meta charset="windows-1251"><p>Привет'.encode("cp1251")

@@ -5,6 +5,7 @@ import pytest
 from web_tools._extract_names import chrome_words, opens_tail
 from web_tools._extract_page import extract_page
 from web_tools._extract_prune import Scale
+from web_tools.extract import Extracted, TextOrigin
 
 URL = "https://site.example/"
 PROSE = "The harbour town keeps its long record of tides, ships and weather in a plain book. " * 4
@@ -12,7 +13,11 @@ LINKS = "".join(f"<li><a href='/{n}'>Section {n}</a></li>" for n in range(12))
 
 
 def read(body: str) -> str:
-    return extract_page(f"<body>{body}</body>".encode(), "text/html", URL).text
+    return extracted(body).text
+
+
+def extracted(body: str) -> Extracted:
+    return extract_page(f"<body>{body}</body>".encode(), "text/html", URL)
 
 
 @pytest.mark.parametrize(
@@ -42,12 +47,25 @@ def test_chrome_goes_and_the_article_stays(chrome: str) -> None:
     assert text.count("harbour") == 8
 
 
-def test_nothing_is_removed_that_holds_most_of_the_page() -> None:
-    """A page whose content bears a chrome name is still read."""
-    for opening in ("<form>", "<div class=sidebar>", "<div role=dialog>", "<aside>"):
-        closing = f"</{opening[1:].split()[0].rstrip('>')}>"
+@pytest.mark.parametrize(
+    "opening", ["<form>", "<div class=sidebar>", "<div role=dialog>", "<aside>"]
+)
+def test_nothing_is_removed_that_holds_most_of_the_page(opening: str) -> None:
+    """A page whose content stands in an element that elsewhere is chrome is still read."""
+    result = extracted(f"{opening}<h2>Tides</h2><p>{PROSE}</p><p>{PROSE}</p><p>{PROSE}</p>")
 
-        assert "harbour" in read(f"{opening}<h1>Tides</h1><p>{PROSE}</p>{closing}<p>short</p>")
+    assert TextOrigin.MAIN is result.origin
+    assert result.text.count("harbour") == 12
+
+
+def test_content_that_bears_a_name_of_chrome_throughout_is_kept() -> None:
+    """When nearly all prose went with the chrome, names are not believed on this page."""
+    parts = "".join(f"<div class=reviews><p>Part {n}. {PROSE}</p></div>" for n in range(5))
+    result = extracted(f"<nav><a href=/>Home</a></nav><h1>Tides</h1>{parts}")
+
+    assert TextOrigin.MAIN is result.origin
+    assert result.text.count("harbour") == 20
+    assert "Home" not in result.text
 
 
 def test_a_list_of_links_is_the_content_of_an_index_page() -> None:
