@@ -43,6 +43,7 @@ from runtime_pack import (
     ToolSpec,
     Turn,
     TurnInput,
+    TurnRequest,
     UserMessage,
     Verdict,
     build_web_tool_catalog,
@@ -57,6 +58,7 @@ from runtime_pack import (
 from runtime_pack.errors import AuditError, EmitterError
 from runtime_pack.labels import CLEAN
 from runtime_pack.models import GullibleModel
+from runtime_pack.ports import Frame
 from runtime_pack.testing import (
     ListEmitter,
     ScriptedModel,
@@ -64,6 +66,7 @@ from runtime_pack.testing import (
     calls,
     reply,
 )
+from runtime_pack.web_catalog import fence_frame
 from web_tools.testing_site import LoopbackSite, SiteAnswer
 
 HIT = SearchHit(title="A title", url="https://elsewhere.example/", snippet="A snippet.")
@@ -84,6 +87,7 @@ class Bench:
     audit: AuditLog | None = None
     options: Mapping[str, Any] = attrs.field(factory=dict)
     run_id: str | None = None
+    frame: Frame | None = None
 
     def web(self, base: ToolRuntime) -> ToolRuntime:
         """*base* with the two tools."""
@@ -105,7 +109,9 @@ class Bench:
 
     def task_run(self) -> AgentTaskRun:
         """A new run over this bench's log."""
-        return create_agent_task_run(self.contract, audit=self.audit, run_id=self.run_id)
+        return create_agent_task_run(
+            self.contract, audit=self.audit, run_id=self.run_id, frame=self.frame
+        )
 
     def catalog(self) -> tuple[ToolSpec, ...]:
         """What the model is offered."""
@@ -459,6 +465,16 @@ def test_a_denial_by_the_list_takes_no_step_and_one_at_a_hop_keeps_its_step(orde
     assert result.ledger.refused == 1
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_call_that_is_not_of_its_form_takes_no_step(order: str) -> None:
+    """What the schema lets through and the parser refuses is found before the step as well."""
+    bench = Bench(order=order)
+    result = asyncio.run(bench.drive(calls(("c1", "web:search", {"query": " "})), reply()))
+
+    assert ["WEB_INVALID_INPUT"] == codes(result)
+    assert (0, 1) == (result.ledger.used.get("steps", 0), result.ledger.refused)
+
+
 @pytest.mark.loopback
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_denial_of_an_answer_keeps_its_step(order: str) -> None:
@@ -775,6 +791,29 @@ def test_external_output_of_a_host_tool_is_fenced_like_a_page(order: str, handle
 
 
 @pytest.mark.parametrize("order", ORDERS)
+def test_no_output_is_fenced_twice(order: str) -> None:
+    """A task run that has the fence as its frame leaves what the web runtime has fenced."""
+    bench = Bench(order=order, tools=[host_tool(mail)], frame=fence_frame)
+    result = asyncio.run(
+        bench.drive(calls(("c1", "mail", {}), ("c2", "web:search", {"query": "x"})), reply())
+    )
+
+    assert [1, 1] == [told.text.count("<untrusted-web-content") for told in results(result)]
+
+
+def test_the_fence_is_the_frame_of_a_run_without_web_tools() -> None:
+    """A guard alone fences outputs from outside through the same frame."""
+    run = create_agent_task_run(TaskContract(), frame=fence_frame)
+    runtime = run.guard_runtime(
+        create_agent_runtime(model=ScriptedModel(()), tools=[host_tool(mail)])
+    )
+    output = asyncio.run(runtime.execute_tool("mail", {}, ExecutionContext()))
+
+    assert 1 == output.text.count("</untrusted-web-content")
+    assert 'tool:mail"' in output.text
+
+
+@pytest.mark.parametrize("order", ORDERS)
 def test_internal_output_of_a_host_tool_is_left_alone(order: str) -> None:
     """The host's own words reach the model as they are."""
     bench = Bench(order=order, tools=[host_tool(own_words, trust=Integrity.INTERNAL)])
@@ -962,27 +1001,47 @@ def test_reads_of_one_run_use_its_connections_again() -> None:
     assert site.connections <= 4
 
 
+class HeldModel:
+    """Reads the page of its task; answers when `go` is set, and says when it waits for that."""
+
+    def __init__(self) -> None:
+        self.waits, self.go = asyncio.Event(), asyncio.Event()
+
+    async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
+        last = request.messages[-1]
+        if isinstance(last, UserMessage):
+            return calls(("c1", "web:read", {"url": last.text}))
+        self.waits.set()
+        await self.go.wait()
+        return reply("done")
+
+
+def start(bench: Bench, shared: ToolRuntime, url: str) -> asyncio.Task[LoopResult]:
+    """A run of its own over a web runtime that another run uses as well."""
+    drive = run_governed_agent_loop(
+        runtime=bench.task_run().guard_runtime(shared),
+        execute_turn_input=TurnInput(
+            messages=[UserMessage(text=url)], tool_catalog=bench.catalog()
+        ),
+    )
+    return asyncio.create_task(drive)
+
+
 @pytest.mark.loopback
 def test_two_runs_never_share_a_connection() -> None:
-    """Also when a host uses one web runtime for two runs, and one of them ends first."""
+    """A second run opens its own, also when a host gives both the same runtime."""
 
     async def main() -> tuple[list[LoopResult], int]:
-        slow = attrs.evolve(PAGE, delay_seconds=0.4)
-        async with LoopbackSite({"/page": PAGE, "/slow": slow}) as site:
+        model = HeldModel()
+        async with LoopbackSite({"/page": PAGE}) as site:
             bench = Bench(allow=[site.entry])
-            scripts = [site.url("/page"), site.url("/slow")]
-            shared = bench.web(create_agent_runtime(model=PageModel()))
-
-            async def one(url: str) -> LoopResult:
-                return await run_governed_agent_loop(
-                    runtime=bench.task_run().guard_runtime(shared),
-                    execute_turn_input=TurnInput(
-                        messages=[UserMessage(text=url)], tool_catalog=bench.catalog()
-                    ),
-                )
-
-            results = await asyncio.gather(*map(one, scripts))
-            return results, site.connections
+            shared = bench.web(create_agent_runtime(model=model))
+            first = start(bench, shared, site.url("/page"))
+            await model.waits.wait()
+            second = start(bench, shared, site.url("/page"))
+            await until(lambda: len(site.requests) == 2)
+            model.go.set()
+            return [await first, await second], site.connections
 
     both, connections = asyncio.run(main())
 
@@ -990,14 +1049,21 @@ def test_two_runs_never_share_a_connection() -> None:
     assert connections == 2
 
 
-class PageModel:
-    """Reads the page that its task names, then answers."""
+@pytest.mark.loopback
+def test_the_end_of_one_run_does_not_break_the_read_of_another() -> None:
+    """A run lets go of what is idle only, when a host gives two runs the same runtime."""
 
-    async def execute_turn(self, request: Any, context: ExecutionContext) -> Turn:
-        last = request.messages[-1]
-        if isinstance(last, UserMessage):
-            return calls(("c1", "web:read", {"url": last.text}))
-        return reply("done")
+    async def main() -> list[LoopResult]:
+        model = HeldModel()
+        model.go.set()
+        slow = attrs.evolve(PAGE, delay_seconds=0.3)
+        async with LoopbackSite({"/page": PAGE, "/slow": slow}) as site:
+            bench = Bench(allow=[site.entry])
+            shared = bench.web(create_agent_runtime(model=model))
+            runs = [start(bench, shared, site.url(path)) for path in ("/slow", "/page")]
+            return list(await asyncio.gather(*runs))
+
+    assert [[None], [None]] == [codes(result) for result in asyncio.run(main())]
 
 
 @pytest.mark.loopback
