@@ -83,6 +83,11 @@ def ink(text: str) -> int:
     return len(text) - text.count(" ") - text.count("\n") - text.count("\t")
 
 
+def has_ink(text: str, at_least: int) -> bool:
+    """Whether `ink` of a text reaches a number; looks at its beginning first."""
+    return ink(text[: 4 * at_least]) >= at_least or ink(text) >= at_least
+
+
 def _mark_by_style(body: Element) -> bool:
     styles = _Styles(has_grounds=body.select_one(_GROUNDS) is not None)
     marked = False

@@ -117,7 +117,9 @@ def _keep_image(image: Element) -> None:
         else:
             image.extract()
         return
-    image.attrs["alt"] = " ".join((alt or "").split())
+    tidy = " ".join((alt or "").split())
+    if tidy != alt:
+        image.attrs["alt"] = tidy
 
 
 def _text(data: str) -> Text:

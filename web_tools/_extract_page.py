@@ -13,7 +13,7 @@ from web_tools import _extract_media as media
 from web_tools import _extract_thin as thin
 from web_tools._extract_bounds import bound, cut_text
 from web_tools._extract_dom import Document, Element, parse_page
-from web_tools._extract_hidden import ink, remove_hidden, show_waiting
+from web_tools._extract_hidden import has_ink, ink, remove_hidden, show_waiting
 from web_tools._extract_markdown import to_markdown
 from web_tools._extract_prune import choose_root, prose_ink, prune, remove_machinery
 from web_tools._extract_result import Detail, Extracted, TextOrigin, UnsupportedContent
@@ -139,7 +139,7 @@ def _read(document: Document, markup: str, base: str) -> _Read:
     """The page's content; when that is thin, the first richer reading of the same page."""
     structured = thin.article_body(document) if "articleBody" in markup else ""
     read = _main(markup, document, base, TextOrigin.MAIN)
-    if ink(read.text) >= thin.THIN_INK:
+    if has_ink(read.text, thin.THIN_INK):
         return read
     streamed = parse_page(markup)
     if show_waiting(streamed, at_least=thin.THIN_INK):

@@ -266,28 +266,50 @@ def choose_root(document: Document, *, total: int, nodes: int) -> Element | None
     body = document.select_one("body")
     if body is None:
         return document.root
-    weights, stride = _prose_weights(body, nodes)
-    prose = weights.get(body, 0)
+    prose = _Prose.of(body, nodes)
+    whole = prose.below.get(body, 0)
     node = body
-    while prose * stride * 4 >= total:
-        inner = _heaviest(node, weights)
-        if inner is None or weights[inner] * 100 < prose * 85 or ink(inner.text) * 100 < total * 35:
+    while whole * prose.stride * 4 >= total:
+        inner = max(prose.inside.get(node, ()), key=prose.below.__getitem__, default=None)
+        if inner is None or prose.below[inner] * 100 < whole * 85:
+            break
+        if ink(inner.text) * 100 < total * 35:
             break
         node = inner
     return _only_inner(node, total)
 
 
-def _prose_weights(body: Element, nodes: int) -> tuple[dict[Element, int], int]:
-    """Prose below each element by an even sample of the page's blocks: every how many-th one."""
-    blocks = body.select(_PROSE)
-    most = max(min(_PROSE_BLOCKS, _MEASURED_NODES // max(nodes, 1)), 1)
-    weights: dict[Element, int] = {}
-    stride = -(-len(blocks) // most) or 1
-    for block in blocks[::stride]:
-        weight = _prose_of(block)
-        if weight:
-            _add_upwards(weights, block, weight)
-    return weights, stride
+@attrs.frozen(kw_only=True)
+class _Prose:
+    """How much prose is below each element, by an even sample: every *stride*-th block."""
+
+    stride: int
+    below: dict[Element, int] = attrs.field(factory=dict)
+    inside: dict[Element, list[Element]] = attrs.field(factory=dict)
+    """Of each element, the children that hold prose."""
+
+    @classmethod
+    def of(cls, body: Element, nodes: int) -> "_Prose":
+        """The prose of a page."""
+        blocks = body.select(_PROSE)
+        most = max(min(_PROSE_BLOCKS, _MEASURED_NODES // max(nodes, 1)), 1)
+        prose = cls(stride=-(-len(blocks) // most) or 1)
+        for block in blocks[:: prose.stride]:
+            if weight := _prose_of(block):
+                prose.add(block, weight)
+        return prose
+
+    def add(self, block: Element, weight: int) -> None:
+        """Count *weight* for every element around *block*."""
+        inner, inner_is_new, node = block, False, block.parent
+        for _ in range(_PROSE_LEVELS):
+            if not isinstance(node, Element):
+                return
+            known = node in self.below
+            if inner_is_new:
+                self.inside.setdefault(node, []).append(inner)
+            self.below[node] = self.below.get(node, 0) + weight
+            inner, inner_is_new, node = node, not known, node.parent
 
 
 def _prose_of(block: Element) -> int:
@@ -303,23 +325,11 @@ def _prose_of(block: Element) -> int:
     return weight * 2 if block.tag == "p" and size > 80 else weight
 
 
-def _add_upwards(weights: dict[Element, int], block: Element, weight: int) -> None:
-    node = block.parent
-    for _ in range(_PROSE_LEVELS):
-        if not isinstance(node, Element):
-            return
-        weights[node] = weights.get(node, 0) + weight
-        node = node.parent
-
-
-def _heaviest(node: Element, weights: dict[Element, int]) -> Element | None:
-    known = [child for child in node.children if isinstance(child, Element) and child in weights]
-    return max(known, key=weights.__getitem__, default=None)
-
-
 def _only_inner(node: Element, total: int) -> Element:
     """From *node* down, as long as one child holds nearly everything."""
     for _ in range(_DESCENT):
+        if len(node) > 2 * _SIBLINGS:
+            return node
         children = [child for child in node.children if isinstance(child, Element)]
         if not 0 < len(children) <= _SIBLINGS or node.tag in {"table", "ul", "ol", "dl", "pre"}:
             return node

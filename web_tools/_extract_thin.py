@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from web_tools._extract_dom import Document
-from web_tools._extract_hidden import ink
+from web_tools._extract_hidden import has_ink, ink
 from web_tools._extract_result import Detail
 from web_tools._extract_strip import strip_markup
 
@@ -84,8 +84,10 @@ def article_body(document: Document) -> str:
 
 def detail_of(text: str, title: str | None, markup: str) -> Detail | None:
     """What is to be said of a page that gave *text*."""
+    if has_ink(text, _INTERSTITIAL_INK):
+        return None
     size = ink(text)
-    if size < _INTERSTITIAL_INK and _is_interstitial(title, markup):
+    if _is_interstitial(title, markup):
         return Detail.INTERSTITIAL
     if size == 0:
         return Detail.EMPTY_CONTENT
