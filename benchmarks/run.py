@@ -32,6 +32,7 @@ PLUGS = ("ours_loop.py", "ours_fetch.py")
 # The best peers of most figures, and the cheapest to set up.
 QUICK_PEERS = ("agno", "agent_framework", "advocate")
 BASE = "base"
+_MARK = ".agent-runtime-pack-bench"
 _NOTE = "only against the floor"
 
 
@@ -177,6 +178,11 @@ def _home(given: Path | None) -> Path:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     if home.stat().st_uid != os.getuid():
         raise Unusable(f"{home} belongs to somebody else; give another --home", 2)
+    # Folders in it are removed and made again: it must be empty, or ours from before.
+    mark = home / _MARK
+    if not mark.exists() and any(home.iterdir()):
+        raise Unusable(f"{home} is not empty and was not made by this command", 2)
+    mark.touch()
     return home
 
 
