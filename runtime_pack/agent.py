@@ -9,6 +9,7 @@ import orjson
 from runtime_pack.catalog import (
     TURN_TOOL,
     CatalogTool,
+    Executed,
     ToolOutput,
     ToolSpec,
     index_catalog,
@@ -57,12 +58,22 @@ class _AgentRuntime:
         given = await handler(arguments, context)
         if isinstance(given, ToolOutput):
             return given
-        spec = self._specs[name]
-        text = given if isinstance(given, str) else orjson.dumps(given).decode()
-        return ToolOutput(ok=True, text=text, data=given, label=spec.floor_label)
+        return _output(given, self._specs[name])
 
     async def _take_turn(self, context: ExecutionContext) -> ToolOutput:
         if context.request is None:
             return refusal(CallCode.INVALID_ARGUMENTS, "A model turn needs context.request.")
         turn = await self._model.execute_turn(context.request, context)
         return ToolOutput(ok=True, text="", turn=turn, framed=True)
+
+
+def _output(given: Json, spec: ToolSpec) -> ToolOutput:
+    """What a handler gave as an output: a string as it is, any other JSON value written out."""
+    if isinstance(given, str):
+        return ToolOutput(ok=True, text=given, data=given, label=spec.floor_label)
+    try:
+        text = orjson.dumps(given).decode()
+    except TypeError:
+        said = "The tool answered with something that is not JSON."
+        return refusal(CallCode.TOOL_ERROR, said, executed=Executed.YES)
+    return ToolOutput(ok=True, text=text, data=given, label=spec.floor_label)

@@ -9,6 +9,7 @@ Units: buckets count, time is seconds of activity (suspension is not activity).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
@@ -178,6 +179,7 @@ class Ledger:
         "_active",
         "_activities",
         "_begun",
+        "_deadline",
         "_limits",
         "_reserved",
         "_used",
@@ -194,6 +196,7 @@ class Ledger:
         self._active = 0.0
         self._activities = 0
         self._begun = 0.0
+        self._deadline = math.inf
         self.refused = 0
         self.violations = 0
         self.input_tokens = 0
@@ -270,6 +273,7 @@ class Ledger:
         """An activity starts. Activities may overlap; their common time counts once."""
         if self._activities == 0:
             self._begun = now
+            self._deadline = now + self._allowed() - self._active
         self._activities += 1
 
     def end(self, now: float) -> None:
@@ -284,6 +288,11 @@ class Ledger:
         if self._activities == 0:
             self._active += max(0.0, now - self._begun)
 
+    @property
+    def is_active(self) -> bool:
+        """Whether time counts now."""
+        return self._activities > 0
+
     def active_seconds(self, now: float) -> float:
         """Seconds of activity so far."""
         if self._activities == 0:
@@ -292,13 +301,17 @@ class Ledger:
 
     def remaining_seconds(self, now: float) -> float:
         """Seconds of activity left: infinite when unlimited, never below 0."""
-        if self._limits.seconds == UNLIMITED:
-            return float("inf")
-        return max(0.0, self._limits.seconds - self.active_seconds(now))
+        if self._activities:
+            return max(0.0, self._deadline - now)
+        return max(0.0, self._allowed() - self._active)
+
+    def _allowed(self) -> float:
+        limit = self._limits.seconds
+        return math.inf if limit == UNLIMITED else limit
 
     def time_shortfall(self, now: float) -> Shortfall | None:
         """A shortfall when no time is left."""
-        if self.remaining_seconds(now) > 0 or self._limits.seconds == UNLIMITED:
+        if self._limits.seconds == UNLIMITED or self.remaining_seconds(now) > 0:
             return None
         return Shortfall(
             budget=DURATION,

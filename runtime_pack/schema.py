@@ -11,7 +11,7 @@ Source: JSON Schema 2020-12, validation vocabulary. A boolean is never a number 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import attrs
@@ -38,7 +38,10 @@ class SchemaError(ValueError):
 
 Check: TypeAlias = Callable[[object], tuple[ArgumentFault, ...]]
 """From arguments to what is wrong with them; empty when nothing is."""
-_Rule: TypeAlias = Callable[[object, str], Iterator[ArgumentFault]]
+_At: TypeAlias = "tuple[_At, object] | None"
+"""Where a value stands: the place that holds it and its name there. Written out only for a fault."""
+_Rule: TypeAlias = Callable[[object, _At, list[ArgumentFault]], None]
+"""Adds what is wrong with a value at a place to the list."""
 
 # Annotations say nothing to check; the others are read together with the object they describe.
 _READ_ELSEWHERE: Final = frozenset(
@@ -63,7 +66,7 @@ def _is_integer(value: object) -> bool:
 
 
 _TYPES: Final[dict[str, Callable[[object], bool]]] = {
-    "object": lambda v: isinstance(v, Mapping),
+    "object": lambda v: isinstance(v, dict | Mapping),
     "array": lambda v: isinstance(v, list | tuple),
     "string": lambda v: isinstance(v, str),
     "integer": _is_integer,
@@ -85,15 +88,25 @@ def compile_schema(schema: Mapping[str, object]) -> Check:
     rule = _compile(schema, "")
 
     def check(arguments: object) -> tuple[ArgumentFault, ...]:
-        return tuple(rule(arguments, ""))
+        faults: list[ArgumentFault] = []
+        rule(arguments, None, faults)
+        return tuple(faults)
 
     return check
+
+
+def _fault(at: _At, problem: str) -> ArgumentFault:
+    path = ""
+    while at is not None:
+        at, name = at
+        path = f"/{_escaped(name)}{path}"
+    return ArgumentFault(path=path, problem=problem)
 
 
 def _compile(schema: object, path: str) -> _Rule:
     if not isinstance(schema, Mapping):
         raise SchemaError(path, "a schema is an object")
-    type_rule = _type(schema["type"], f"{path}/type") if "type" in schema else _nothing
+    is_of_type, wrong = _type(schema["type"], f"{path}/type") if "type" in schema else (None, "")
     rules = [
         _maker(keyword, path)(value, f"{path}/{keyword}")
         for keyword, value in schema.items()
@@ -104,13 +117,12 @@ def _compile(schema: object, path: str) -> _Rule:
     elif "required" in schema or "additionalProperties" in schema:
         raise SchemaError(path, "required and additionalProperties belong to type object")
 
-    def run(value: object, at: str) -> Iterator[ArgumentFault]:
-        wrong_type = tuple(type_rule(value, at))
-        if wrong_type:
-            yield from wrong_type
+    def run(value: object, at: _At, faults: list[ArgumentFault]) -> None:
+        if is_of_type is not None and not is_of_type(value):
+            faults.append(_fault(at, wrong))
             return
         for rule in rules:
-            yield from rule(value, at)
+            rule(value, at, faults)
 
     return run
 
@@ -122,39 +134,35 @@ def _maker(keyword: str, path: str) -> Callable[[object, str], _Rule]:
     return maker
 
 
-def _type(value: object, path: str) -> _Rule:
+def _type(value: object, path: str) -> tuple[Callable[[object], bool], str]:
+    """The test of a `type`, and what to say when it fails."""
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not names:
         raise SchemaError(path, "type is a name or a list of names")
     for name in names:
-        if name not in _TYPES:
+        if not isinstance(name, str) or name not in _TYPES:
             raise SchemaError(path, f"{name!r} is not a type")
     tests = [_TYPES[name] for name in names]
     problem = f"must be {' or '.join(names)}"
-
-    def run(item: object, at: str) -> Iterator[ArgumentFault]:
-        if not any(test(item) for test in tests):
-            yield ArgumentFault(path=at, problem=problem)
-
-    return run
+    if len(tests) == 1:
+        return tests[0], problem
+    return lambda item: any(test(item) for test in tests), problem
 
 
 def _object_rule(schema: Mapping[str, object], path: str) -> _Rule:
     properties, required = _members(schema, path)
     rules = {name: _compile(sub, f"{path}/properties/{name}") for name, sub in properties.items()}
 
-    def run(item: object, at: str) -> Iterator[ArgumentFault]:
-        if not isinstance(item, Mapping):
+    def run(item: object, at: _At, faults: list[ArgumentFault]) -> None:
+        if not isinstance(item, dict | Mapping):
             return
-        for name in required:
-            if name not in item:
-                yield ArgumentFault(path=f"{at}/{_escaped(name)}", problem="is required")
+        faults.extend(_fault((at, name), "is required") for name in required if name not in item)
         for name, value in item.items():
             rule = rules.get(name)
             if rule is None:
-                yield ArgumentFault(path=f"{at}/{_escaped(name)}", problem="is not a parameter")
+                faults.append(_fault((at, name), "is not a parameter"))
             else:
-                yield from rule(value, f"{at}/{_escaped(name)}")
+                rule(value, (at, name), faults)
 
     return run
 
@@ -174,17 +182,13 @@ def _members(schema: Mapping[str, object], path: str) -> tuple[Mapping[str, obje
     return properties, required
 
 
-def _nothing(_item: object, _at: str) -> Iterator[ArgumentFault]:
-    return iter(())
-
-
 def _items(value: object, path: str) -> _Rule:
     rule = _compile(value, path)
 
-    def run(item: object, at: str) -> Iterator[ArgumentFault]:
+    def run(item: object, at: _At, faults: list[ArgumentFault]) -> None:
         if isinstance(item, list | tuple):
             for index, element in enumerate(item):
-                yield from rule(element, f"{at}/{index}")
+                rule(element, (at, index), faults)
 
     return run
 
@@ -194,9 +198,9 @@ def _enum(value: object, path: str) -> _Rule:
         raise SchemaError(path, "enum is a list with at least one value")
     words = ", ".join(str(option) for option in value)
 
-    def run(item: object, at: str) -> Iterator[ArgumentFault]:
+    def run(item: object, at: _At, faults: list[ArgumentFault]) -> None:
         if not any(_same(item, option) for option in value):
-            yield ArgumentFault(path=at, problem=f"must be one of: {words}")
+            faults.append(_fault(at, f"must be one of: {words}"))
 
     return run
 
@@ -206,6 +210,11 @@ def _const(value: object, path: str) -> _Rule:
 
 
 def _same(first: object, second: object) -> bool:
+    """Whether two JSON values are equal; a boolean is no number at any depth."""
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(_same, first, second))
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(_same(first[k], second[k]) for k in first)
     return isinstance(first, bool) == isinstance(second, bool) and first == second
 
 
@@ -217,10 +226,10 @@ def _bound(
             raise SchemaError(path, "a bound is a number")
         limit: float = value
 
-        def run(item: object, at: str) -> Iterator[ArgumentFault]:
+        def run(item: object, at: _At, faults: list[ArgumentFault]) -> None:
             size = measure(item)
             if size is not None and not (size >= limit if least else size <= limit):
-                yield ArgumentFault(path=at, problem=f"{words} {limit}")
+                faults.append(_fault(at, f"{words} {limit}"))
 
         return run
 

@@ -6,13 +6,27 @@ one that did not come.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Self
 
+import attrs
+
+from runtime_pack.agent import create_agent_runtime
 from runtime_pack.approvals import ApprovalRequest, Decision, Verdict
+from runtime_pack.audit import AuditLog
+from runtime_pack.catalog import CatalogTool, Effects, ToolOutput, ToolSpec
 from runtime_pack.errors import StoreError
 from runtime_pack.events import Event
+from runtime_pack.guard import AgentTaskRun, create_agent_task_run
 from runtime_pack.ledger import UNLIMITED, LedgerView
+from runtime_pack.loop import (
+    LoopResult,
+    TurnInput,
+    resume_governed_agent_loop,
+    run_governed_agent_loop,
+)
 from runtime_pack.messages import (
     AssistantMessage,
     FinishReason,
@@ -23,17 +37,24 @@ from runtime_pack.messages import (
     Turn,
     TurnStatus,
     Usage,
+    UserMessage,
 )
-from runtime_pack.ports import ExecutionContext, TurnRequest
-from runtime_pack.state import MemoryRunStore
+from runtime_pack.policy import TaskContract
+from runtime_pack.ports import Approver, Clock, Emitter, ExecutionContext, Frame, TurnRequest
+from runtime_pack.seal import Seal
+from runtime_pack.state import MemoryRunStore, RunStore
 
 __all__ = (
+    "Crash",
+    "CrashingRunStore",
     "FaultyRunStore",
     "ListEmitter",
     "MovableClock",
+    "Rehearsal",
     "ScriptExhausted",
     "ScriptedApprover",
     "ScriptedModel",
+    "ToolShelf",
     "assert_one_result_per_call",
     "assert_within_budget",
     "calls",
@@ -101,6 +122,59 @@ class ScriptedModel:
         """Fail when scripted turns are left over."""
         if self._script:
             raise AssertionError(f"{len(self._script)} scripted turn(s) were not asked for")
+
+
+class ToolShelf:
+    """Fake tools that count how often they really ran.
+
+    `ran` counts by name, `calls` holds every call as (name, arguments), in order of starting.
+    """
+
+    def __init__(self) -> None:
+        self.ran: Counter[str] = Counter()
+        self.calls: list[tuple[str, Mapping[str, Json]]] = []
+        self.tools: list[CatalogTool] = []
+
+    def add(
+        self,
+        name: str,
+        gives: ToolOutput | Json | BaseException = "ok",
+        *,
+        does: Callable[[ExecutionContext], Awaitable[ToolOutput | Json]] | None = None,
+        parameters: Mapping[str, Json] | None = None,
+        effects: Effects = Effects.ONCE,
+        timeout_seconds: float = 60.0,
+    ) -> Self:
+        """Put a tool on the shelf: it gives *gives* (raises it, if it is an exception) or *does*.
+
+        Without *parameters* it takes an optional string `x`.
+        """
+
+        async def handler(
+            arguments: Mapping[str, Json], context: ExecutionContext
+        ) -> ToolOutput | Json:
+            self.ran[name] += 1
+            self.calls.append((name, arguments))
+            if does is not None:
+                return await does(context)
+            if isinstance(gives, BaseException):
+                raise gives
+            return gives
+
+        spec = ToolSpec(
+            name=name,
+            description="A fake.",
+            parameters=parameters or {"type": "object", "properties": {"x": {"type": "string"}}},
+            effects=effects,
+            timeout_seconds=timeout_seconds,
+        )
+        self.tools.append(CatalogTool(spec=spec, handler=handler))
+        return self
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools as they are offered to a model."""
+        return tuple(tool.spec for tool in self.tools)
 
 
 class MovableClock:
@@ -195,6 +269,155 @@ class FaultyRunStore(MemoryRunStore):
         if self._after:
             await super().commit(run_id, expected=expected, head=head, rows=rows)
         raise StoreError("the store was told to fail")
+
+
+@attrs.define(kw_only=True)
+class Rehearsal:
+    """Runs of one setup: a scripted model, counted tools, a store; each drive has a new task run.
+
+    `model` and `run` are those of the last drive.
+    """
+
+    shelf: ToolShelf = attrs.field(factory=ToolShelf)
+    contract: TaskContract = attrs.field(factory=TaskContract)
+    store: RunStore | None = None
+    audit: AuditLog | None = None
+    clock: Clock | None = None
+    approver: Approver | None = None
+    emitter: Emitter | None = None
+    frame: Frame | None = None
+    seal: Seal | None = None
+    model: ScriptedModel = attrs.field(factory=lambda: ScriptedModel(()), init=False)
+    run: AgentTaskRun = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.prepare(())
+
+    def prepare(self, script: Iterable[Turn | Exception]) -> None:
+        """A new task run and a model with this script, for the next drive."""
+        self.model = ScriptedModel(script)
+        self.run = create_agent_task_run(
+            self.contract,
+            audit=self.audit,
+            clock=self.clock,
+            approver=self.approver,
+            emitter=self.emitter,
+            frame=self.frame,
+            seal=self.seal,
+        )
+
+    async def start(self, max_turns: int | None = None) -> LoopResult:
+        """Drive a new run with what was prepared."""
+        runtime = create_agent_runtime(model=self.model, tools=self.shelf.tools)
+        return await run_governed_agent_loop(
+            runtime=self.run.guard_runtime(runtime),
+            execute_turn_input=TurnInput(
+                messages=[UserMessage(text="go")], tool_catalog=self.shelf.specs
+            ),
+            store=self.store,
+            max_turns=max_turns,
+        )
+
+    async def resume(
+        self,
+        run_id: str,
+        *decisions: Decision,
+        message: str | None = None,
+        abandon: bool = False,
+        store: RunStore | None = None,
+    ) -> LoopResult:
+        """Take up a saved run with what was prepared.
+
+        Raises:
+            ValueError: there is no store.
+        """
+        where = store or self.store
+        if where is None:
+            raise ValueError("there is no store to take the run from")
+        runtime = create_agent_runtime(model=self.model, tools=self.shelf.tools)
+        return await resume_governed_agent_loop(
+            runtime=self.run.guard_runtime(runtime),
+            store=where,
+            run_id=run_id,
+            decisions=decisions,
+            message=message,
+            abandon=abandon,
+        )
+
+    async def play(self, *script: Turn | Exception) -> LoopResult:
+        """Prepare and start; every turn of the script has to be asked for.
+
+        Raises:
+            AssertionError: turns are left over, or a call of the history has not one result.
+        """
+        self.prepare(script)
+        result = await self.start()
+        self.model.assert_used_up()
+        assert_one_result_per_call(result.messages)
+        return result
+
+    async def go_on(
+        self,
+        result: LoopResult,
+        *script: Turn | Exception,
+        decisions: Sequence[Decision] = (),
+        message: str | None = None,
+        abandon: bool = False,
+    ) -> LoopResult:
+        """Take up the run of *result* with a new task run; every turn has to be asked for.
+
+        Without a store, the run is taken from the result.
+
+        Raises:
+            AssertionError: turns are left over, or a call of the history has not one result.
+        """
+        self.prepare(script)
+        store = self.store
+        if store is None:
+            held = MemoryRunStore(self.seal)
+            if result.state is not None:
+                held.put(result.state)
+            store = held
+        taken_up = await self.resume(
+            result.run_id, *decisions, message=message, abandon=abandon, store=store
+        )
+        self.model.assert_used_up()
+        assert_one_result_per_call(taken_up.messages)
+        return taken_up
+
+
+class Crash(BaseException):
+    """The process died here: nothing after it ran. Take the run up with a new `AgentTaskRun`."""
+
+
+class CrashingRunStore(MemoryRunStore):
+    """A store in whose *crash_at*-th commit the process dies, counted from 1 over all commits.
+
+    With `after=True` the commit is written before.
+    """
+
+    def __init__(self, *, crash_at: int, after: bool = False) -> None:
+        super().__init__()
+        self.commits = 0
+        self._crash_at = crash_at
+        self._after = after
+
+    async def commit(
+        self, run_id: str, *, expected: int, head: bytes, rows: Sequence[bytes]
+    ) -> int:
+        """See `RunStore.commit`.
+
+        Raises:
+            Crash: this is the commit.
+        """
+        self.commits += 1
+        crash = self.commits == self._crash_at
+        if crash and not self._after:
+            raise Crash
+        revision = await super().commit(run_id, expected=expected, head=head, rows=rows)
+        if crash:
+            raise Crash
+        return revision
 
 
 def assert_one_result_per_call(messages: Iterable[Message]) -> None:

@@ -12,6 +12,7 @@ import hashlib
 import os
 import secrets
 import stat
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,12 +28,13 @@ from runtime_pack.messages import Json
 
 __all__ = ("AuditLog",)
 
-# Types that hold no float; checked first because almost every value is one of them.
-_PLAIN: Final = frozenset({str, int, bool, type(None)})
+_MICROSECONDS: Final = 1_000_000
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
+# The words of each code as plain strings, which are encoded faster than enum members.
+_WORDS: Final = {
+    code: (str(row.type), str(code), str(row.severity)) for code, row in EVENT_ROWS.items()
+}
 
 
 class AuditLog:
@@ -46,13 +48,13 @@ class AuditLog:
         AuditError: the file cannot be opened, or its chain is broken.
     """
 
-    def __init__(self, path: Path | str, *, now: Callable[[], datetime] = _now) -> None:
+    def __init__(self, path: Path | str, *, now: Callable[[], datetime] | None = None) -> None:
         self.path = Path(path)
         self._now = now
         self._buffer: list[bytes] = []
         self._failed = False
         # Later writers sort after earlier ones, and the lines of one by number: ids are time-ordered.
-        self._writer = f"{int(now().timestamp()):010x}{secrets.token_hex(4)}"
+        self._writer = f"{self._time()[0]:010x}{secrets.token_hex(4)}"
         self._second = -1
         self._prefix = ""
         try:
@@ -129,9 +131,20 @@ class AuditLog:
             AuditError: the log is closed or has failed, or the event cannot be encoded, or holds a
                 float: its digits would differ between languages, and so the bytes that are hashed.
         """
+        for part in (event.subject, event.object, event.decision):
+            if _holds_float(part):
+                raise AuditError("an event holds a float: use whole numbers of a smaller unit")
+        self.take(event)
+
+    def take(self, event: Event) -> None:
+        """`append` for events that hold no float by their making, as those of `records` do.
+
+        Raises:
+            AuditError: as for `append`.
+        """
         if self._failed:
             raise AuditError("the log is closed or has failed")
-        row = EVENT_ROWS[event.code]
+        kind, code, severity = _WORDS[event.code]
         seq = self._seq + 1
         record: dict[str, object] = {
             "v": 1,
@@ -139,9 +152,9 @@ class AuditLog:
             "seq": seq,
             "prev": self._prev,
             "ts": self._timestamp(),
-            "type": row.type,
-            "code": event.code,
-            "severity": row.severity,
+            "type": kind,
+            "code": code,
+            "severity": severity,
             "subject": event.subject,
             "object": event.object,
         }
@@ -149,22 +162,24 @@ class AuditLog:
             record["decision"] = event.decision
         if event.key:
             record["key"] = event.key
-        for part in (event.subject, event.object, event.decision or {}):
-            for value in part.values():
-                if type(value) not in _PLAIN and _holds_float(value):
-                    raise AuditError("an event holds a float: use whole numbers of a smaller unit")
         line = _encode(record)
         self._seq, self._prev = seq, hashlib.sha256(line).hexdigest()
         self._buffer.append(line)
 
     def _timestamp(self) -> str:
         """RFC 3339, UTC, microseconds."""
-        now = self._now()
-        second = int(now.timestamp())
+        second, microsecond = self._time()
         if second != self._second:
-            utc = now.astimezone(UTC)
+            utc = datetime.fromtimestamp(second, UTC)
             self._second, self._prefix = second, utc.strftime("%Y-%m-%dT%H:%M:%S.")
-        return f"{self._prefix}{now.microsecond:06d}Z"
+        return f"{self._prefix}{microsecond:06d}Z"
+
+    def _time(self) -> tuple[int, int]:
+        """Seconds since the epoch, and the microseconds beyond them."""
+        if self._now is None:
+            return divmod(time.time_ns() // 1000, _MICROSECONDS)
+        now = self._now()
+        return int(now.timestamp()), now.microsecond
 
     def flush(self) -> None:
         """Write what was taken, in one write.

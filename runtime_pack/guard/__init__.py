@@ -153,13 +153,13 @@ class GuardedRuntime:
         run = self.task_run
         if run.is_interrupted():
             return NOT_BEGUN
-        run.ledger.begin(run.clock.monotonic())
+        run.begin_activity()
         try:
             if name == TURN_TOOL:
                 return await self._turn_as_tool(context)
             return await self._call_as_tool(name, arguments, context)
         finally:
-            run.ledger.end(run.clock.monotonic())
+            run.end_activity()
 
     async def _call_as_tool(
         self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
@@ -204,10 +204,15 @@ class GuardedRuntime:
             AuditError: the log could not take a record; the model was not asked.
             EmitterError: the host's emitter raised.
         """
-        reserved = self.reserve_turn(closing=closing)
-        if not isinstance(reserved, Reserved):
-            return reserved
-        return await self.ask_turn(reserved, request, context)
+        run = self.task_run
+        run.begin_activity()
+        try:
+            reserved = self.reserve_turn(closing=closing)
+            if not isinstance(reserved, Reserved):
+                return reserved
+            return await self.ask_turn(reserved, request, context)
+        finally:
+            run.end_activity()
 
     async def _turn_as_tool(self, context: ExecutionContext) -> ToolOutput:
         if context.request is None:

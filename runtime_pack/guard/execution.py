@@ -115,7 +115,7 @@ class Execution:
         # The outcome of a call that an exception tears apart is not known.
         output = OUTCOME_UNKNOWN
         try:
-            output = await self._call(spec, held, call_context(run, context, step, call), begun)
+            output = await self._call(spec, held, self._inside(held, step, call, context), begun)
         finally:
             if output is CUT and resumable and run.interrupt_resumable:
                 run.steps.remove(record)
@@ -124,6 +124,15 @@ class Execution:
             self._finish(record, subject, output, begun)
         run.label = join(run.label, output.label)
         return output
+
+    def _inside(
+        self, held: Held, step: str, call: ToolCall, base: ExecutionContext
+    ) -> ExecutionContext:
+        """The context that the call was judged with, unless the run's label rose since."""
+        judged = held.context
+        if judged is not None and judged.label is self._run.label:
+            return judged
+        return call_context(self._run, base, step, call)
 
     def _record(self, step: str, call: ToolCall, held: Held, attempt: int) -> StepRecord:
         return StepRecord(
@@ -138,7 +147,7 @@ class Execution:
         )
 
     def _announce(self, audit: AuditLog, record: StepRecord, subject: Subject) -> None:
-        audit.append(step_started(subject, record, self._run.policy_sha256))
+        audit.take(step_started(subject, record, self._run.policy_sha256))
         audit.flush()
 
     def _finish(
@@ -150,7 +159,7 @@ class Execution:
             record.citations = tuple(citation.to_wire() for citation in output.citations)
         record.elapsed_us = round((run.clock.monotonic() - begun) * 1_000_000)
         if run.audit is not None:
-            run.audit.append(step_finished(subject, record, output))
+            run.audit.take(step_finished(subject, record, output))
 
     async def _call(
         self, spec: ToolSpec, held: Held, context: ExecutionContext, begun: float

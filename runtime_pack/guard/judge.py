@@ -64,13 +64,14 @@ class Judge:
         run, name = self._run, call.call.name
         # What is judged is fixed here: the host's checks below see the same object as the history.
         body = _canonical(call.arguments)
-        refused = await self._fault(call.step, call, offered, context)
+        inside = call_context(run, context, call.step, call.call)
+        refused = await self._fault(call, offered, inside)
         if refused is not None:
             return await self._refuse(call, refused)
         verdict = classify_call(self._rules_for(name), name, call.arguments)
         if verdict.approval_class is ApprovalClass.DENY:
             return await self._refuse(call, _denied(verdict))
-        held = _held(name, body, ready=verdict.approval_class is ApprovalClass.AUTO)
+        held = _held(name, body, verdict.approval_class is ApprovalClass.AUTO, inside)
         short = run.ledger.time_shortfall(run.clock.monotonic()) or run.hold(call.step, held)
         if short is not None:
             return await self._refuse(call, exhausted(short), short)
@@ -82,7 +83,7 @@ class Judge:
         """Hold a step of a saved run; `Ledger.restore` counts it as used, here it is open again."""
         run, arguments = self._run, _again(step, call).arguments
         run.ledger.reopen(*step_buckets(call.name))
-        run.held[step] = _held(call.name, _canonical(arguments), ready=ready)
+        run.held[step] = _held(call.name, _canonical(arguments), ready)
 
     async def readmit(
         self,
@@ -106,16 +107,12 @@ class Judge:
         verdict = classify_call(self._rules_for(call.name), call.name, ingested.arguments)
         if verdict.approval_class is ApprovalClass.AUTO or approved is not None:
             return _ADMITTED
-        held = _held(call.name, _canonical(ingested.arguments), ready=False)
+        held = _held(call.name, _canonical(ingested.arguments), False)
         self._run.held[step] = held
         return self._ask(ingested, held, offered[call.name], verdict)
 
     async def _fault(
-        self,
-        step: str,
-        call: IngestedCall,
-        offered: Mapping[str, ToolSpec],
-        context: ExecutionContext,
+        self, call: IngestedCall, offered: Mapping[str, ToolSpec], inside: ExecutionContext
     ) -> ToolOutput | None:
         """What refuses a call before policy and budget are asked; None when nothing does."""
         if call.cut:
@@ -135,14 +132,14 @@ class Judge:
             return refusal(spec.invalid_code, text, retryable=True, details={"faults": shown})
         if self._knowing is None:
             return None
-        inside = call_context(self._run, context, step, call.call)
         return await _preflight(self._knowing, spec.name, call.arguments, inside)
 
     async def _stricter(
         self, call: IngestedCall, offered: Mapping[str, ToolSpec], context: ExecutionContext
     ) -> tuple[ToolOutput | None, Shortfall | None]:
         """What refuses a held call today: its form, the list, policy, or a lowered budget."""
-        refused = await self._fault(call.step, call, offered, context)
+        inside = call_context(self._run, context, call.step, call.call)
+        refused = await self._fault(call, offered, inside)
         if refused is not None:
             return refused, None
         verdict = classify_call(self._rules_for(call.call.name), call.call.name, call.arguments)
@@ -238,14 +235,14 @@ class Judge:
             left = (request.expires_at - run.clock.now()).total_seconds()
             if left <= 0:
                 return None
-        run.ledger.end(run.clock.monotonic())
+        run.end_activity()
         try:
             decision: object = await bounded(run, left, approver.decide(request))
         # The host's code: nothing that it raises can approve a call.
         except Exception:  # noqa: BLE001
             return None
         finally:
-            run.ledger.begin(run.clock.monotonic())
+            run.begin_activity()
         if not isinstance(decision, Decision) or decision.request_id != request.request_id:
             return None
         return decision
@@ -276,7 +273,7 @@ class Judge:
         run.record(approval_decided(run.subject(step), request, decision, code))
         run.flush()
         if refused is None:
-            run.held[step] = _held(request.tool, _canonical(request.arguments), ready=True)
+            run.held[step] = _held(request.tool, _canonical(request.arguments), True)
             return _ADMITTED
         run.drop(step)
         return await self._refuse(ingested, refused, short)
@@ -313,9 +310,11 @@ def _canonical(arguments: Mapping[str, Json]) -> bytes:
     return orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
 
 
-def _held(tool: str, arguments: bytes, *, ready: bool) -> Held:
+def _held(
+    tool: str, arguments: bytes, ready: bool, context: ExecutionContext | None = None
+) -> Held:
     digest = f"sha256:{hashlib.sha256(arguments).hexdigest()}"
-    return Held(tool=tool, arguments=arguments, args_sha256=digest, ready=ready)
+    return Held(tool=tool, arguments=arguments, args_sha256=digest, ready=ready, context=context)
 
 
 async def _preflight(

@@ -7,6 +7,7 @@ ready cannot run, and what runs are the arguments that were held.
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import Mapping
 from typing import Final
@@ -22,26 +23,28 @@ from runtime_pack.ledger import UNLIMITED, Ledger, LedgerView, Shortfall, step_b
 from runtime_pack.machine import Outcome, OutcomeKind, failure
 from runtime_pack.messages import Json, clean_text
 from runtime_pack.policy import TaskContract
-from runtime_pack.ports import Approver, Clock, Emitter, Frame
+from runtime_pack.ports import Approver, Clock, Emitter, ExecutionContext, Frame
 from runtime_pack.records import StepRecord, log_word
 from runtime_pack.seal import Seal
 
 __all__ = ("Held", "TaskRun", "checked_id")
 
 _MODES: Final = ("now", "after_step")
+_SHORTEST_ALARM_SECONDS: Final = 0.01
 
 
 @attrs.frozen(kw_only=True)
 class Held:
     """A reserved step: the tool and the arguments, as JSON text, that it was reserved for.
 
-    `ready` is False while a person is asked.
+    `ready` is False while a person is asked. `context` is what the call was judged with.
     """
 
     tool: str
     arguments: bytes
     args_sha256: str
     ready: bool
+    context: ExecutionContext | None = None
 
 
 class TaskRun:
@@ -80,6 +83,7 @@ class TaskRun:
         self.policy_sha256 = contract.tool_policy.sha256
         self.held: dict[str, Held] = {}
         self._scopes: set[asyncio.Timeout] = set()
+        self._alarm: asyncio.TimerHandle | None = None
         self._driven = False
         self._direct = 0
         # Another process may take this run up: its direct calls must not have our step names.
@@ -124,10 +128,7 @@ class TaskRun:
         self.interrupt, self.interrupt_resumable = outcome, resumable
         if mode == "now":
             self.interrupt_now = True
-            for scope in self._scopes:
-                # A scope that is being left already cannot be moved, and need not be.
-                if not scope.expired():
-                    scope.reschedule(0)
+            self._stop_scopes()
 
     def is_interrupted(self) -> bool:
         """Whether `cancel` or `pause` was called and the run has not stopped for it yet."""
@@ -138,8 +139,43 @@ class TaskRun:
         if self.interrupt_resumable:
             self.interrupt, self.interrupt_resumable, self.interrupt_now = None, False, False
 
+    def begin_activity(self) -> None:
+        """The run's time starts to count; at its end, what is in flight is stopped.
+
+        One timer for the run, instead of one for every turn and call.
+        """
+        self.ledger.begin(self.clock.monotonic())
+        if self._alarm is None:
+            self._set_alarm()
+
+    def end_activity(self) -> None:
+        """The run's time stops to count, unless something else is active."""
+        self.ledger.end(self.clock.monotonic())
+        if self._alarm is not None and not self.ledger.is_active:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _set_alarm(self) -> None:
+        left = self.ledger.remaining_seconds(self.clock.monotonic())
+        self._alarm = None
+        if left != math.inf:
+            # The run's clock may be slower than the event loop's: never wake up without a pause.
+            wait = max(left, _SHORTEST_ALARM_SECONDS)
+            self._alarm = asyncio.get_running_loop().call_later(wait, self._ring)
+
+    def _ring(self) -> None:
+        if self.ledger.time_shortfall(self.clock.monotonic()) is not None:
+            self._stop_scopes()
+        self._set_alarm()
+
+    def _stop_scopes(self) -> None:
+        for scope in self._scopes:
+            # A scope that is being left already cannot be moved, and need not be.
+            if not scope.expired():
+                scope.reschedule(0)
+
     def watch(self, scope: asyncio.Timeout) -> asyncio.Timeout:
-        """Let `cancel` and `pause` end this scope; `forget` it when it is left."""
+        """Let `cancel`, `pause` and the end of time end this scope; `forget` it when it is left."""
         self._scopes.add(scope)
         return scope
 

@@ -79,7 +79,7 @@ class Turns:
         try:
             if run.audit is not None:
                 asked = len(request.messages), len(request.tools)
-                run.audit.append(turn_started(run.subject(step), step, *asked))
+                run.audit.take(turn_started(run.subject(step), step, *asked))
                 run.audit.flush()
             return await self._taken(step, request, context)
         finally:
@@ -89,12 +89,12 @@ class Turns:
         self, step: str, request: TurnRequest, context: ExecutionContext
     ) -> TurnResult:
         run, begun = self._run, self._run.clock.monotonic()
-        seconds = run.ledger.remaining_seconds(begun)
         turn: Turn | None = None
         lost: Outcome | None = failure("model", StopCode.CANCELLED, "the turn did not end")
         try:
             work = self._ask(self._context(step, request, context))
-            turn = await bounded(run, None if seconds == float("inf") else seconds, work)
+            # No limit of its own: the run's alarm ends it when the run's time is used up.
+            turn = await bounded(run, None, work)
             lost = None
         except TimeUp:
             lost = (run.interrupt if run.interrupt_now else None) or self._out_of_time()
@@ -160,7 +160,7 @@ class Turns:
         record = turn_record(step, turn, code, run.label, elapsed)
         run.steps.append(record)
         if run.audit is not None:
-            run.audit.append(turn_finished(run.subject(step), record, turn))
+            run.audit.take(turn_finished(run.subject(step), record, turn))
 
 
 def _is_cut(turn: Turn, request: TurnRequest) -> bool:

@@ -242,7 +242,7 @@ class Drive:
             max_consecutive_refused=run.contract.max_consecutive_refused,
             wrap_up=self.guarded.may_wrap_up,
         )
-        run.ledger.begin(run.clock.monotonic())
+        run.begin_activity()
         try:
             run.record(opening)
             run.flush()
@@ -255,7 +255,7 @@ class Drive:
             self._record_torn(error)
             raise
         finally:
-            run.ledger.end(run.clock.monotonic())
+            run.end_activity()
             self._let_go()
             await self._release()
         return await self._finished(outcome)

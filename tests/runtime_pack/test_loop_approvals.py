@@ -1,0 +1,477 @@
+"""Requests to people: what is bound, what is judged again, and what a second word is worth."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import orjson
+import pytest
+
+from runtime_pack import (
+    ApprovalRequest,
+    ApprovalRequired,
+    Completed,
+    ContractError,
+    Decision,
+    Label,
+    LoopError,
+    LoopResult,
+    MemoryRunStore,
+    StopCode,
+    Suspended,
+    TaskContract,
+    ToolOutput,
+    ToolPolicy,
+    ToolRule,
+    Verdict,
+)
+from runtime_pack.catalog import Effects
+from runtime_pack.messages import ToolMessage
+from runtime_pack.testing import (
+    MovableClock,
+    Rehearsal,
+    ScriptedApprover,
+    ToolShelf,
+    calls,
+    reply,
+)
+
+ASK = ToolRule(tool="t:gate*", approval_class="request_user", reason="it writes")
+GATE = ToolPolicy([ASK])
+ONE = calls(("a", "t:gate", '{"x":"1"}'))
+TWO = calls(("a", "t:gate", '{"x":"1"}'), ("b", "t:gate", '{"x":"2"}'))
+
+
+def decide(request: ApprovalRequest, verdict: str = "approve") -> Decision:
+    return Decision(request_id=request.request_id, verdict=verdict, decided_by="a person")
+
+
+def told(result: LoopResult) -> list[str | None]:
+    return [
+        None if message.ok else orjson.loads(message.text)["code"]
+        for message in result.messages
+        if isinstance(message, ToolMessage)
+    ]
+
+
+def stop_code(result: LoopResult) -> str:
+    assert result.stop is not None
+    return str(result.stop.code)
+
+
+def rehearsal(**options: object) -> Rehearsal:
+    shelf = ToolShelf().add("t:gate").add("t:echo")
+    return Rehearsal(
+        shelf=shelf,
+        contract=TaskContract(tool_policy=GATE),
+        store=MemoryRunStore(),
+        **options,  # type: ignore[arg-type]  # the fields of a rehearsal
+    )
+
+
+def test_a_request_is_bound_to_tool_definition_arguments_policy_and_label() -> None:
+    """What a person is shown is what will run, under what was known when it was asked."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        result = await stage.play(calls(("e", "t:echo", "{}")), ONE)
+        (request,) = result.requests
+
+        assert request.tool == "t:gate"
+        assert request.tool_sha256 == stage.shelf.specs[0].sha256
+        assert request.arguments == {"x": "1"}
+        assert request.arguments_sha256.startswith("sha256:")
+        assert request.policy_sha256 == GATE.sha256
+        assert request.label == Label(integrity="external", confidentiality="workspace")  # type: ignore[arg-type]  # the words
+        assert request.reasons == ("it writes",)
+        assert request.expires_at == request.created_at + timedelta(hours=72)
+
+    asyncio.run(scenario())
+
+
+def test_a_pending_call_holds_its_step() -> None:
+    """While it waits, the step is reserved, so nothing else can take it."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        stage.contract = TaskContract(tool_policy=GATE, max_steps=1)
+        first = await stage.play(calls(("a", "t:gate", "{}"), ("b", "t:echo", "{}")))
+
+        assert first.ledger.reserved == {"steps": 1, "tool:t:gate": 1}
+        assert told(first) == ["APPROVAL_REQUIRED", "BUDGET_EXHAUSTED"]
+
+        result = await stage.go_on(first, reply(), decisions=[decide(first.requests[0])])
+
+        assert stage.shelf.ran == {"t:gate": 1}
+        assert isinstance(result, Suspended)
+        assert result.ledger.reserved == {}
+
+    asyncio.run(scenario())
+
+
+def test_decisions_may_come_one_by_one() -> None:
+    """The decided call runs and is kept; the other one still waits."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        first = await stage.play(TWO)
+        second = await stage.go_on(first, decisions=[decide(first.requests[1])])
+
+        assert isinstance(second, ApprovalRequired)
+        assert [request.arguments["x"] for request in second.requests] == ["1"]
+        assert [arguments["x"] for _, arguments in stage.shelf.calls] == ["2"]
+
+        third = await stage.go_on(second, reply(), decisions=[decide(second.requests[0], "deny")])
+
+        assert isinstance(third, Completed)
+        assert told(third) == ["DENIED_BY_PERSON", None]
+        assert stage.shelf.ran["t:gate"] == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("second", "code"), [("approve", "ALREADY_RESOLVED"), ("deny", "APPROVAL_CONFLICT")]
+)
+def test_a_second_decision_has_no_effect(second: str, code: str) -> None:
+    """The same word is ALREADY_RESOLVED, another one APPROVAL_CONFLICT; nothing runs again."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        first = await stage.play(TWO)
+        once = decide(first.requests[0])
+        await stage.go_on(first, decisions=[once])
+        again = await stage.go_on(first, decisions=[decide(first.requests[0], second)])
+
+        assert isinstance(again, LoopError)
+        assert stop_code(again) == code
+        assert stage.shelf.ran["t:gate"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_request_cannot_be_approved_and_denied_at_once() -> None:
+    """Two words on one request in one resume are a conflict; nothing runs."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        first = await stage.play(ONE)
+        words = [decide(first.requests[0]), decide(first.requests[0], "deny")]
+        result = await stage.go_on(first, decisions=words)
+
+        assert stop_code(result) == StopCode.APPROVAL_CONFLICT
+        assert stage.shelf.ran["t:gate"] == 0
+
+    asyncio.run(scenario())
+
+
+def test_an_approval_that_comes_too_late_runs_nothing() -> None:
+    """At the moment of expiry the request is closed; later words are APPROVAL_EXPIRED too."""
+
+    async def scenario() -> None:
+        clock = MovableClock()
+        stage = rehearsal(clock=clock)
+        stage.contract = TaskContract(tool_policy=GATE, approval_seconds=60)
+        first = await stage.play(TWO)
+        clock.move(60)
+        result = await stage.go_on(first, reply(), decisions=[decide(first.requests[0])])
+
+        assert told(result) == ["APPROVAL_EXPIRED", "APPROVAL_EXPIRED"]
+        assert stage.shelf.ran["t:gate"] == 0
+        assert isinstance(result, Completed)
+
+        late = await stage.go_on(first, decisions=[decide(first.requests[0])])
+
+        assert stop_code(late) == "APPROVAL_EXPIRED"
+
+    asyncio.run(scenario())
+
+
+def test_a_policy_made_stricter_beats_an_approval() -> None:
+    """What was asked under the old policy is denied under the new one, approval or not."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        first = await stage.play(ONE)
+        stage.contract = TaskContract(
+            tool_policy=ToolPolicy([ASK, ToolRule(tool="t:*", approval_class="deny")])
+        )
+        result = await stage.go_on(first, reply(), decisions=[decide(first.requests[0])])
+
+        assert told(result) == ["POLICY_DENIED"]
+        assert stage.shelf.ran["t:gate"] == 0
+        assert result.ledger.reserved == {}
+
+    asyncio.run(scenario())
+
+
+def test_a_budget_made_smaller_beats_an_approval() -> None:
+    """A step that the new contract does not have is not taken."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        first = await stage.play(ONE)
+        stage.contract = TaskContract(tool_policy=GATE, max_steps=0)
+        result = await stage.go_on(first, reply(), decisions=[decide(first.requests[0])])
+
+        assert told(result) == ["BUDGET_EXHAUSTED"]
+        assert stage.shelf.ran["t:gate"] == 0
+
+    asyncio.run(scenario())
+
+
+REDEFINED = ToolShelf().add("t:gate", effects=Effects.REPEATABLE)
+NARROWED = ToolShelf().add("t:gate", parameters={"type": "object", "properties": {}})
+GONE = ToolShelf().add("t:echo")
+
+
+@pytest.mark.parametrize("shelf", [REDEFINED, NARROWED, GONE], ids=["effects", "schema", "gone"])
+def test_a_tool_that_changed_since_the_request_is_refused(shelf: ToolShelf) -> None:
+    """The approval was for the tool as it was; what now has its name does not run."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        first = await stage.play(ONE)
+        stage.shelf = shelf
+        result = await stage.go_on(first, reply(), decisions=[decide(first.requests[0])])
+
+        assert told(result) == ["UNKNOWN_TOOL"]
+        assert shelf.ran["t:gate"] == 0
+        assert "t:gate" not in stage.model.requests[0][1]
+
+    asyncio.run(scenario())
+
+
+def test_a_message_is_refused_while_a_call_waits() -> None:
+    """PENDING_APPROVAL, and nothing changes; with abandon the request is withdrawn for good."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        first = await stage.play(ONE)
+        refused = await stage.go_on(first, message="hello?")
+
+        assert stop_code(refused) == StopCode.PENDING_APPROVAL
+
+        result = await stage.go_on(first, reply("hi"), message="hello?", abandon=True)
+
+        assert isinstance(result, Completed)
+        assert told(result) == ["CANCELLED"]
+        assert orjson.loads(result.messages[2].text)["executed"] == "no"
+        assert result.ledger.reserved == {}
+
+        late = await stage.go_on(first, decisions=[decide(first.requests[0])])
+
+        assert stop_code(late) == StopCode.APPROVAL_CONFLICT
+        assert stage.shelf.ran["t:gate"] == 0
+
+    asyncio.run(scenario())
+
+
+def test_calls_are_either_decided_or_abandoned() -> None:
+    """Both at once says two things about one call."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        first = await stage.play(ONE)
+        with pytest.raises(ContractError):
+            await stage.go_on(
+                first, message="x", abandon=True, decisions=[decide(first.requests[0])]
+            )
+
+    asyncio.run(scenario())
+
+
+def test_an_approver_decides_while_the_run_is_alive() -> None:
+    """Approved calls run, denied ones do not, and each request is asked about once."""
+
+    async def scenario() -> None:
+        approver = ScriptedApprover([Verdict.APPROVE, Verdict.DENY])
+        stage = rehearsal(approver=approver)
+        result = await stage.play(TWO, reply())
+
+        assert told(result) == [None, "DENIED_BY_PERSON"]
+        assert len(approver.asked) == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_request_left_open_is_asked_about_once_in_a_drive() -> None:
+    """The approver that leaves the first open and denies the second is not asked again."""
+
+    async def scenario() -> None:
+        approver = ScriptedApprover([None, Verdict.DENY])
+        result = await rehearsal(approver=approver).play(TWO)
+
+        assert isinstance(result, ApprovalRequired)
+        assert len(approver.asked) == 2
+
+    asyncio.run(scenario())
+
+
+class BadApprover:
+    """Answers with what it was made with: a value to return or an exception to raise."""
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+
+    async def decide(self, request: ApprovalRequest) -> Decision | None:
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer  # type: ignore[return-value]  # the fault at hand
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        RuntimeError("no"),
+        asyncio.CancelledError(),
+        TimeoutError(),
+        True,
+        "approve",
+        Decision(request_id="another", verdict="approve", decided_by="x"),
+    ],
+    ids=repr,
+)
+def test_an_approver_that_fails_has_not_approved(answer: object) -> None:
+    """Whatever it raises or answers, the call waits and does not run."""
+
+    async def scenario() -> None:
+        stage = rehearsal(approver=BadApprover(answer))
+        result = await stage.play(ONE)
+
+        assert isinstance(result, ApprovalRequired)
+        assert stage.shelf.ran["t:gate"] == 0
+
+    asyncio.run(scenario())
+
+
+class Sleeper:
+    """An approver that never answers."""
+
+    def __init__(self) -> None:
+        self.woken = False
+
+    async def decide(self, request: ApprovalRequest) -> Decision | None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            self.woken = True
+        return None
+
+
+def test_an_approver_that_hangs_lets_the_request_expire() -> None:
+    """The request's own expiry bounds the wait."""
+
+    async def scenario() -> None:
+        approver = Sleeper()
+        stage = rehearsal(approver=approver)
+        stage.contract = TaskContract(tool_policy=GATE, approval_seconds=0.05)
+        result = await stage.play(ONE, reply())
+
+        assert told(result) == ["APPROVAL_EXPIRED"]
+        assert approver.woken
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("stop", "kind"), [("pause", "suspended"), ("cancel", "cancelled")])
+def test_a_waiting_approver_can_be_interrupted(stop: str, kind: str) -> None:
+    """Pause and cancel do not wait for a person; the call does not run."""
+
+    async def scenario() -> None:
+        stage = rehearsal(approver=Sleeper())
+        stage.prepare([ONE])
+        drive = asyncio.ensure_future(stage.start())
+        await asyncio.sleep(0.01)
+        getattr(stage.run, stop)("enough")
+        result = await drive
+
+        assert result.kind == kind
+        assert stage.shelf.ran["t:gate"] == 0
+        if kind == "cancelled":
+            assert (result.ledger.reserved, result.state) == ({}, None)
+        else:
+            assert len(result.requests) == 1
+
+    asyncio.run(scenario())
+
+
+def test_waiting_for_a_person_is_not_activity() -> None:
+    """An hour at the approver leaves a run of ten seconds its ten seconds."""
+
+    async def scenario() -> None:
+        clock = MovableClock()
+
+        class Slow:
+            async def decide(self, request: ApprovalRequest) -> Decision | None:
+                clock.move(3600)
+                return decide(request)
+
+        stage = rehearsal(approver=Slow(), clock=clock)
+        stage.contract = TaskContract(tool_policy=GATE, max_duration_seconds=10)
+        result = await stage.play(ONE, reply())
+
+        assert isinstance(result, Completed)
+        assert result.ledger.active_seconds == 0
+
+    asyncio.run(scenario())
+
+
+def test_an_approved_call_that_was_not_started_is_not_asked_about_again() -> None:
+    """A run paused between approval and start runs the call when it is taken up."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+
+        class Pausing:
+            async def decide(self, request: ApprovalRequest) -> Decision | None:
+                stage.run.pause("hold on")
+                return decide(request)
+
+        stage.approver = Pausing()
+        first = await stage.play(ONE)
+
+        assert isinstance(first, Suspended)
+        assert stage.shelf.ran["t:gate"] == 0
+
+        stage.approver = None
+        result = await stage.go_on(first, reply())
+
+        assert isinstance(result, Completed)
+        assert stage.shelf.ran["t:gate"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_tool_cannot_change_what_is_said_to_have_run() -> None:
+    """Arguments are handed over as a copy: the history keeps what the model asked for."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+
+        class Editing:
+            async def decide(self, request: ApprovalRequest) -> Decision | None:
+                dict.update(request.arguments, x="edited")
+                return decide(request)
+
+        stage.approver = Editing()
+        result = await stage.play(ONE, reply())
+
+        assert "edited" not in str(result.messages)
+
+    asyncio.run(scenario())
+
+
+def test_an_unneeded_output_class_is_not_mistaken_for_approval() -> None:
+    """A tool's own APPROVAL_REQUIRED code is a failed call, not a request to a person."""
+
+    async def scenario() -> None:
+        failed = ToolOutput(ok=False, text="{}", code="APPROVAL_REQUIRED")
+        stage = Rehearsal(shelf=ToolShelf().add("t:echo", failed))
+        result = await stage.play(calls(("a", "t:echo", "{}")), reply())
+
+        assert isinstance(result, Completed)
+        assert result.requests == ()
+
+    asyncio.run(scenario())
