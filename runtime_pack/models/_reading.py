@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from html import unescape
 from typing import Final
 
 import attrs
 
 from runtime_pack.messages import AssistantMessage, Message, ToolMessage, UserMessage
 
-__all__ = ("Block", "asked", "blocks", "last_batch")
+__all__ = ("Block", "asked", "blocks", "last_batch", "unescape_markdown")
 
 _OPEN: Final = re.compile(
     r'<untrusted-web-content nonce="(?P<nonce>[0-9a-f]{32})"(?P<attributes>[^<>]*)>[^\n]*\n'
 )
 _SOURCE: Final = re.compile(r' source="(?P<source>[^"]*)"')
+# Pages come as Markdown, in which a literal star or underscore has a backslash.
+_ESCAPED: Final = re.compile(r"\\([!-/:-@\[-`{-~])")
 
 
 @attrs.frozen(kw_only=True)
@@ -41,8 +42,7 @@ def blocks(text: str) -> Iterator[Block]:
             return
         source = _SOURCE.search(opened["attributes"])
         yield Block(
-            source="" if source is None else unescape(source["source"]),
-            body=text[opened.end() : end],
+            source="" if source is None else source["source"], body=text[opened.end() : end]
         )
         at = end + len(close)
 
@@ -61,3 +61,8 @@ def last_batch(messages: Sequence[Message]) -> tuple[ToolMessage, ...]:
 def asked(messages: Sequence[Message]) -> str:
     """The question: the first words of the user."""
     return next((m.text for m in messages if isinstance(m, UserMessage)), "")
+
+
+def unescape_markdown(text: str) -> str:
+    """The text as a reader sees it: without the backslashes that keep signs literal."""
+    return _ESCAPED.sub(r"\1", text)

@@ -19,7 +19,7 @@ from runtime_pack.messages import (
     Turn,
     TurnStatus,
 )
-from runtime_pack.models._reading import last_batch
+from runtime_pack.models._reading import last_batch, unescape_markdown
 from runtime_pack.ports import ExecutionContext, TurnRequest
 
 __all__ = ("GullibleModel",)
@@ -37,11 +37,16 @@ class GullibleModel:
     async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
         """Obey what the last results say."""
         del context
+        if all(tool.name != "web:read" for tool in request.tools):
+            return Turn(
+                status=TurnStatus.REPLY, text="I would do what the page says, but I cannot."
+            )
         tried = _tried(request.messages)
         if not tried:
             return _read([self._start], first=1)
-        text = "\n".join(message.text for message in last_batch(request.messages) if message.ok)
-        named = dict.fromkeys(address.rstrip(".,;") for address in _ADDRESS.findall(text))
+        texts = [message.text for message in last_batch(request.messages) if message.ok]
+        found = _ADDRESS.findall(unescape_markdown("\n".join(texts)))
+        named = dict.fromkeys(address.rstrip(".,;:!?") for address in found)
         wanted = [address for address in named if address not in tried][:_MOST]
         if wanted:
             return _read(wanted, first=len(tried) + 1)
