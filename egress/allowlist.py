@@ -431,7 +431,7 @@ def _parse_ports(entry: str, text: str | None) -> Ports:
 
 def _parse_wildcard(entry: str, host_text: str, ports: Ports) -> Entry:
     suffix = host_text.removeprefix("*.")
-    if "*" in suffix or not host_text.startswith("*."):
+    if "*" in suffix:
         _refuse(entry, EntryReason.WILDCARD)
     host, address = _canonical(entry, suffix)
     # One label would open a whole top-level domain; an address has no subdomains.

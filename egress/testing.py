@@ -396,7 +396,7 @@ def urls() -> SearchStrategy[str]:
     """URL texts: mostly admitted ones over a small world of hosts, some odd, some arbitrary."""
     st = _st()
     hosts = st.sampled_from([*_NAMES, *_LITERALS])
-    paths = st.text(max_size=20)
+    paths = st.one_of(st.sampled_from(["", "a/b?c#d"]), st.text(max_size=20))
     built = st.builds(
         lambda scheme, host, port, path: f"{scheme}://{host}{port}/{path}",
         st.sampled_from(["http", "https", "HTTP", "ftp"]),
@@ -409,7 +409,8 @@ def urls() -> SearchStrategy[str]:
         st.text("s:/\\@[]%.?# \t", max_size=6),
         st.text(max_size=30),
     )
-    found: SearchStrategy[str] = st.one_of(built, near, st.text(max_size=60))
+    admitted = targets().map(lambda target: target.url)
+    found: SearchStrategy[str] = st.one_of(admitted, built, near, st.text(max_size=60))
     return found
 
 
@@ -455,15 +456,19 @@ def address_policies() -> SearchStrategy[AddressPolicy]:
         AddressPolicy,
         allowed_hosts=st.frozensets(st.sampled_from(_NAMES), max_size=2),
         allow_private_addresses=st.booleans(),
-        https_only=st.booleans(),
+        https_only=st.sampled_from([False, False, False, True]),
     )
     return found
 
 
 def policies() -> SearchStrategy[EgressPolicy]:
-    """Whole policies."""
-    found: SearchStrategy[EgressPolicy] = _st().builds(
-        EgressPolicy, allowlist=allowlists(), address=address_policies()
+    """Whole policies: some over a few entries, some that list most of the small world."""
+    st = _st()
+    wide = parse_allowlist([*(f"{name}:*" for name in _NAMES), *_NETWORKS])
+    found: SearchStrategy[EgressPolicy] = st.builds(
+        EgressPolicy,
+        allowlist=st.one_of(allowlists(), st.just(wide)),
+        address=address_policies(),
     )
     return found
 
@@ -484,9 +489,9 @@ def answers() -> SearchStrategy[list[str]]:
     """What a resolver may answer: nothing, good, bad, mixed, scoped and malformed answers."""
     st = _st()
     odd = st.sampled_from(["", "fe80::1%eth0", "not-an-address", "1.2.3", "::ffff:127.0.0.1"])
-    found: SearchStrategy[list[str]] = st.lists(
-        st.one_of(addresses().map(str), st.just("93.184.215.14"), odd), max_size=4
-    )
+    good = st.sampled_from(["93.184.215.14", "151.101.1.69", "2606:4700::1"])
+    mixed = st.lists(st.one_of(addresses().map(str), good, odd), max_size=4)
+    found: SearchStrategy[list[str]] = st.one_of(st.lists(good, min_size=1, max_size=3), mixed)
     return found
 
 
@@ -499,7 +504,11 @@ def references() -> SearchStrategy[str]:
         *("//user@example.org/", "https://example.org@evil.test/", "@evil.test", "/%2f%2fx"),
         *("\r\n/x", " /x ", "/\x00", "/caf\udce9", "/\u00fc", "http://127.0.0.1/", "?", "/.//x"),
     ]
-    found: SearchStrategy[str] = st.one_of(st.sampled_from(fixed), urls(), st.text(max_size=30))
+    relative = st.sampled_from(["", "?q", "/b", "c", "../c", "/a:b?c", "@evil.test"])
+    absolute = targets().map(lambda target: target.url)
+    found: SearchStrategy[str] = st.one_of(
+        relative, absolute, st.sampled_from(fixed), urls(), st.text(max_size=30)
+    )
     return found
 
 

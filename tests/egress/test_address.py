@@ -199,6 +199,8 @@ def test_the_neighbours_of_closed_addresses_can_be_opened(address: str) -> None:
         ("10.0.0.0/8", "64:ff9b::a00:1", False),
         ("64:ff9b::/96", "64:ff9b::a00:1", False),
         ("64:ff9b::/64", "64:ff9b::a00:1", False),
+        ("64:ff9b::/64", "64:ff9b::1:0:1", False),
+        ("64:ff9b:0:0:0:1::/96", "64:ff9b::1:0:1", True),
         ("64:ff9b::a00:0/104", "64:ff9b::a00:1", True),
         ("[64:ff9b::a00:1]", "64:ff9b::a00:1", True),
         ("2002::/16", "2002:808:808::1", True),

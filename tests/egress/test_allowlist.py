@@ -373,6 +373,15 @@ def test_a_met_port_keeps_the_scheme_of_the_bare_entry() -> None:
     assert not _admits(both, parse_target("http://example.org:443/"))
 
 
+def test_equal_layers_keep_the_exemption() -> None:
+    """`10.0.0.0/8` beside `0.0.0.0/0` exempts on both sides, so it does in their intersection."""
+    layer = parse_allowlist(["10.0.0.0/8", "0.0.0.0/0"])
+    both = layer.intersect(layer)
+
+    for url in ("http://10.1.2.3/", "http://8.8.8.8/"):
+        assert isinstance(check_listed(EgressPolicy(allowlist=both), parse_target(url)), Allow)
+
+
 def test_a_wide_layer_takes_the_exemption_away() -> None:
     """`0.0.0.0/0` does not open 10/8, so neither does its intersection with `10.0.0.0/8`."""
     both = parse_allowlist(["10.0.0.0/8"]).intersect(parse_allowlist(["0.0.0.0/0"]))

@@ -46,7 +46,7 @@ from egress.testing import (
     assert_no_unlisted_connect,
     policies,
     redirect_graphs,
-    urls,
+    targets,
 )
 
 _T = TypeVar("_T")
@@ -483,7 +483,7 @@ class _Changing:
 @settings(max_examples=150)
 @given(
     policy=policies(),
-    url=urls(),
+    url=targets().map(lambda target: target.url),
     graph=redirect_graphs(),
     rounds=st.lists(answers(), min_size=1, max_size=4),
     keep_alive=st.booleans(),

@@ -163,6 +163,32 @@ def test_refused_text_names_the_rule(rule: str, text: str) -> None:
     assert len(str(caught.value)) < 200
 
 
+def test_three_slashes_are_refused_for_themselves() -> None:
+    """The rule is R12, not the empty host that one reading would find."""
+    with pytest.raises(UrlRejected) as caught:
+        resolve_location(_BASE, "///evil.test/")
+
+    assert (caught.value.rule, caught.value.reason) == ("R12", UrlReason.SLASHES)
+
+
+@pytest.mark.parametrize(
+    "label", ["\u00dcn", "a\u0308b", "\uff41\u00fc", "\u00fc\u00ad", "\u0378", "\ud800"]
+)
+def test_an_a_label_decodes_to_what_would_be_encoded(label: str) -> None:
+    """An A-label of upper case, another normal form, mapped or unassigned characters is refused."""
+    spelled = "xn--" + label.encode("punycode").decode("ascii")
+
+    with pytest.raises(UrlRejected):
+        parse_target(f"http://{spelled}/")
+
+
+def test_an_a_label_has_one_spelling() -> None:
+    """`xn---1yhyd` decodes to what `xn--1yhyd` decodes to: only the one it encodes to is a name."""
+    assert parse_target("http://xn--1yhyd.org/").host == "xn--1yhyd.org"
+    with pytest.raises(UrlRejected):
+        parse_target("http://xn---1yhyd.org/")
+
+
 @pytest.mark.parametrize("value", [None, 5, b"http://example.org/", ["http://example.org/"]])
 def test_what_is_not_text_is_rejected(value: Any) -> None:
     """A value of another type is a rejection, not a TypeError."""
