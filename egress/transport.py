@@ -125,6 +125,8 @@ class _MeteredHandler(ResponseHandler):
 
     def set_response_params(self, **params: Any) -> None:
         """Starts the meter; aiohttp calls this once per request, in the task of its hop."""
+        # Something lies there that answers no request of ours: it must not answer this one.
+        stale = bool(self._buffer or self._partial)
         hop = _RUNNING.get()
         if hop is not None:
             hop.metered = True
@@ -132,6 +134,10 @@ class _MeteredHandler(ResponseHandler):
             self._informational_left = hop.request.limits.max_informational
         self._partial = 0
         super().set_response_params(**params)
+        if stale:
+            # aiohttp sends the request again, over another connection.
+            self._buffer.clear()
+            self.set_exception(aiohttp.ServerDisconnectedError())
 
     def feed_data(self, data: Any, size: int = 0) -> None:
         """Counts one complete head on its way to aiohttp."""

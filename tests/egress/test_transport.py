@@ -630,6 +630,27 @@ def test_encodings() -> None:
     _run(main())
 
 
+@pytest.mark.parametrize("extra", [_ok(b"injected"), b"HTTP/1.1 200 OK\r\nX: "])
+def test_an_answer_nobody_asked_for_is_not_taken_for_the_next(extra: bytes) -> None:
+    """A response, or half of one, on an idle connection is dropped with it."""
+
+    async def handler(head: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(_ok(head.split(b" ")[1]))
+        await writer.drain()
+        await asyncio.sleep(0.02)
+        writer.write(extra)
+
+    async def main() -> None:
+        async with _serve(handler) as server, _client() as client:
+            for path in (b"/one", b"/two", b"/three"):
+                fetched = await client.fetch(f"http://a.test:{server.port}{path.decode()}")
+                assert fetched.body == path
+                await asyncio.sleep(0.1)
+            assert server.accepted == 3
+
+    _run(main())
+
+
 def test_a_stale_connection_is_replaced() -> None:
     """A server that closed an idle connection costs a new one, not an error; the name is vetted anew."""
 
