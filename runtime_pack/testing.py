@@ -101,6 +101,7 @@ class ScriptedModel:
 
     def __init__(self, script: Iterable[Turn | Exception]) -> None:
         self._script = list(script)
+        self._overrun = False
         self.requests: list[tuple[tuple[Message, ...], tuple[str, ...]]] = []
 
     async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
@@ -112,6 +113,7 @@ class ScriptedModel:
         del context
         self.requests.append((tuple(request.messages), tuple(t.name for t in request.tools)))
         if not self._script:
+            self._overrun = True
             raise ScriptExhausted(f"turn {len(self.requests)} is not in the script")
         turn = self._script.pop(0)
         if isinstance(turn, Exception):
@@ -119,7 +121,12 @@ class ScriptedModel:
         return turn
 
     def assert_used_up(self) -> None:
-        """Fail when scripted turns are left over."""
+        """Fail when scripted turns are left over, or more were asked for.
+
+        The loop makes an error of the run out of whatever a model raises, so it is said here again.
+        """
+        if self._overrun:
+            raise AssertionError(f"{len(self.requests)} turns were asked for: too many")
         if self._script:
             raise AssertionError(f"{len(self._script)} scripted turn(s) were not asked for")
 
@@ -209,6 +216,7 @@ class ScriptedApprover:
 
     def __init__(self, verdicts: Iterable[Verdict | None]) -> None:
         self._verdicts = list(verdicts)
+        self._overrun = False
         self.asked: list[ApprovalRequest] = []
 
     async def decide(self, request: ApprovalRequest) -> Decision | None:
@@ -219,11 +227,22 @@ class ScriptedApprover:
         """
         self.asked.append(request)
         if not self._verdicts:
+            self._overrun = True
             raise ScriptExhausted(f"request {len(self.asked)} is not in the script")
         verdict = self._verdicts.pop(0)
         if verdict is None:
             return None
         return Decision(request_id=request.request_id, verdict=verdict, decided_by="script")
+
+    def assert_used_up(self) -> None:
+        """Fail when scripted verdicts are left over, or more requests came.
+
+        The guard takes whatever an approver raises as no decision, so it is said here again.
+        """
+        if self._overrun:
+            raise AssertionError(f"{len(self.asked)} requests came: too many")
+        if self._verdicts:
+            raise AssertionError(f"{len(self._verdicts)} scripted verdict(s) were not asked for")
 
 
 class ListEmitter:
@@ -391,15 +410,15 @@ class Crash(BaseException):
 
 
 class CrashingRunStore(MemoryRunStore):
-    """A store in whose *crash_at*-th commit the process dies, counted from 1 over all commits.
+    """A store in whose *crash_at*-th commits the process dies, counted from 1 over all commits.
 
     With `after=True` the commit is written before.
     """
 
-    def __init__(self, *, crash_at: int, after: bool = False) -> None:
+    def __init__(self, *, crash_at: Iterable[int], after: bool = False) -> None:
         super().__init__()
         self.commits = 0
-        self._crash_at = crash_at
+        self._crash_at = frozenset(crash_at)
         self._after = after
 
     async def commit(
@@ -411,7 +430,7 @@ class CrashingRunStore(MemoryRunStore):
             Crash: this is the commit.
         """
         self.commits += 1
-        crash = self.commits == self._crash_at
+        crash = self.commits in self._crash_at
         if crash and not self._after:
             raise Crash
         revision = await super().commit(run_id, expected=expected, head=head, rows=rows)

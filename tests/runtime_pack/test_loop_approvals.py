@@ -291,7 +291,7 @@ def test_an_approver_decides_while_the_run_is_alive() -> None:
         result = await stage.play(TWO, reply())
 
         assert told(result) == [None, "DENIED_BY_PERSON"]
-        assert len(approver.asked) == 2
+        approver.assert_used_up()
 
     asyncio.run(scenario())
 
@@ -304,7 +304,7 @@ def test_a_request_left_open_is_asked_about_once_in_a_drive() -> None:
         result = await rehearsal(approver=approver).play(TWO)
 
         assert isinstance(result, ApprovalRequired)
-        assert len(approver.asked) == 2
+        approver.assert_used_up()
 
     asyncio.run(scenario())
 

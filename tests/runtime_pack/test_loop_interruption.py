@@ -570,7 +570,7 @@ BAD_TURNS = {
     "nothing": None,
     "text is a number": Turn(status="reply", text=3),  # type: ignore[arg-type]  # the fault at hand
     "usage is negative": Turn(status="reply", usage=-1),  # type: ignore[arg-type]  # the fault at hand
-    "a call is a dict": Turn(status="tool_request", calls=[{"id": "a"}]),  # type: ignore[arg-type, list-item]  # the fault at hand
+    "a call is a dict": Turn(status="tool_request", calls=[{"id": "a"}]),  # type: ignore[list-item]  # the fault at hand
     "an id is a number": calls((1, "t:long", "{}")),  # type: ignore[arg-type]  # the fault at hand
     "arguments are a list": calls(("a", "t:long", [1])),  # type: ignore[arg-type]  # the fault at hand
     "raises": RuntimeError("down"),
