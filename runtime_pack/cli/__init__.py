@@ -1,16 +1,20 @@
 """The `runtime-pack` command. Each subcommand is loaded when it is called.
 
 Exit codes: 0 done, 1 failed or refused, 2 wrong usage or nothing to be said, 3 a call waits for a
-person, 4 suspended (a budget ran out, or the run was paused), 130 interrupted.
+person, 4 suspended by a budget, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 from typing import Final
 
 import click
+
+from runtime_pack.cli._text import note
+from runtime_pack.errors import RuntimePackError
 
 __all__ = ("main",)
 
@@ -44,17 +48,31 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="agent-runtime-pack", prog_name="runtime-pack")
 def _group() -> None:
-    """A governed agent loop: budgets, approvals, an allowlist, fenced pages, a log that verifies."""
+    """A governed agent loop: budgets, approvals, an allowlist, fenced pages, a log that verifies.
+
+    Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 a call waits for a person, 4 suspended
+    by a budget, 130 interrupted. The help of each command says what they mean there.
+    """
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
-        code = _group.main(standalone_mode=False)
-    except click.exceptions.Abort:
-        click.echo("interrupted", err=True)
+        code = _group.main(prog_name="runtime-pack", standalone_mode=False)
+    except (click.Abort, KeyboardInterrupt):
+        note("interrupted")
         sys.exit(INTERRUPTED)
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        sys.exit(_told(error))
+    # What the pack raises on purpose is told in a line; anything else is a fault of ours.
+    except RuntimePackError as error:
+        sys.exit(_told(click.ClickException(str(error))))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _told(error: click.ClickException) -> int:
+    """Say what went wrong. Messages quote arguments, and a terminal must not obey those."""
+    shown = io.StringIO()
+    error.show(file=shown)
+    note(shown.getvalue().rstrip("\n"))
+    return error.exit_code

@@ -10,7 +10,7 @@ import click
 import orjson
 
 from runtime_pack.approvals import ApprovalRequest, Decision, Verdict
-from runtime_pack.cli._show import plain
+from runtime_pack.cli._text import note
 
 __all__ = ("answer_all", "ask_person", "can_ask", "who")
 
@@ -49,10 +49,10 @@ def ask_person(requests: Sequence[ApprovalRequest]) -> list[Decision]:
 
 def _ask(request: ApprovalRequest) -> Decision:
     arguments = orjson.dumps(request.arguments, option=orjson.OPT_INDENT_2).decode()
-    click.echo(f"\n{plain(request.tool)} asks to run with\n{plain(arguments)}", err=True)
+    note(f"\n{request.tool} asks to run with\n{arguments}")
     for reason in request.reasons:
-        click.echo(f"because: {plain(reason)}", err=True)
-    click.echo(f"what the model has seen so far is {request.label.integrity}", err=True)
+        note(f"it needs you because: {reason}")
+    note(f"what the model has seen so far is {request.label.integrity}")
     yes = click.confirm("approve this call?", default=False, err=True)
     verdict = Verdict.APPROVE if yes else Verdict.DENY
     return Decision(

@@ -8,7 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+import attrs
+import click
+
 from runtime_pack.approvals import ApprovalRequest, Decision
+from runtime_pack.errors import StopCode
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime
 from runtime_pack.loop import (
     LoopResult,
@@ -19,7 +23,7 @@ from runtime_pack.loop import (
 from runtime_pack.machine import OutcomeKind
 from runtime_pack.state import RunStore
 
-__all__ = ("EXIT_CODES", "Deciding", "drive", "paused_by_signals")
+__all__ = ("EXIT_CODES", "Deciding", "Driven", "drive", "paused_by_signals")
 
 EXIT_CODES: Final = {
     OutcomeKind.COMPLETED: 0,
@@ -30,7 +34,15 @@ EXIT_CODES: Final = {
 }
 
 Deciding = Callable[[Sequence[ApprovalRequest]], list[Decision]]
-"""Answers requests; an empty list leaves them pending."""
+"""Answers requests; an empty list leaves them pending. Raises `click.Abort` on Ctrl-C."""
+
+
+@attrs.frozen(kw_only=True)
+class Driven:
+    """How a drive ended, and whether a person or the system interrupted it."""
+
+    result: LoopResult
+    interrupted: bool
 
 
 @contextmanager
@@ -61,7 +73,7 @@ async def drive(
     start: TurnInput | None,
     run_id: str,
     decide: Deciding,
-) -> LoopResult:
+) -> Driven:
     """Run or take up a run, and take it up again for as long as its requests are answered.
 
     Args:
@@ -73,15 +85,19 @@ async def drive(
     """
     result = await _first(make(), store, start, run_id)
     while result.kind is OutcomeKind.APPROVAL_REQUIRED:
-        decisions = decide(result.requests)
+        try:
+            decisions = decide(result.requests)
+        except click.Abort:
+            return Driven(result=result, interrupted=True)
         if not decisions:
-            return result
+            break
         runtime = make()
         with paused_by_signals(runtime.task_run):
             result = await resume_governed_agent_loop(
                 runtime=runtime, store=store, run_id=result.run_id, decisions=decisions
             )
-    return result
+    paused = result.stop is not None and result.stop.code == StopCode.PAUSED
+    return Driven(result=result, interrupted=paused)
 
 
 async def _first(

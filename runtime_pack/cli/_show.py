@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runtime_pack.catalog import TURN_TOOL
+from runtime_pack.cli._text import plain
 from runtime_pack.ledger import STEPS, TURNS, UNLIMITED, LedgerView
 from runtime_pack.loop import LoopResult
 from runtime_pack.messages import Json
@@ -20,7 +21,6 @@ from runtime_pack.records import StepRecord
 __all__ = (
     "Reference",
     "budget_rows",
-    "plain",
     "references",
     "result_json",
     "show_answer",
@@ -54,34 +54,31 @@ def references(text: str, steps: Iterable[StepRecord]) -> tuple[Reference, ...]:
     )
 
 
-def plain(text: str) -> str:
-    """Text that a terminal shows and does not obey: control characters are made visible."""
-    return "".join(
-        character if character in "\n\t" or character.isprintable() else "\N{REPLACEMENT CHARACTER}"
-        for character in text
-    )
-
-
 def show_answer(console: Console, result: LoopResult) -> None:
     """The answer and its references. Nothing in it is taken as markup."""
     body, listed = _REFERENCE.sub("", result.text).rstrip(), references(result.text, result.steps)
     console.print(Text(plain(body)))
-    console.print()
+    if listed:
+        console.print()
     for reference in listed:
         console.print(Text(_reference_line(reference)), soft_wrap=True)
 
 
 def _reference_line(reference: Reference) -> str:
-    head = f"[{reference.number}] {plain(reference.url)}"
+    head = f"[{reference.number}] {plain(reference.url)}\n    "
     if reference.citation is None:
-        return f"{head}  NOT READ in this run"
+        return f"{head}NOT READ in this run"
     when, revision = reference.citation["retrievedAt"], reference.citation["revisionId"]
-    return f"{head}  read {when[:19]}Z, revision {revision[:19]}"
+    return f"{head}read {when[:19]}Z, revision {revision[:19]}"
+
+
+def _table() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
 
 
 def show_steps(console: Console, steps: Sequence[StepRecord]) -> None:
     """One row a turn or call, with what it cost."""
-    table = Table(title="steps", title_justify="left", pad_edge=False)
+    table = _table()
     for name in ("step", "tool", "outcome"):
         table.add_column(name)
     for name in ("turns", "steps", "ms", "tokens"):
@@ -89,6 +86,7 @@ def show_steps(console: Console, steps: Sequence[StepRecord]) -> None:
     for record in steps:
         outcome = "ok" if record.ok else Text(plain(record.code or "failed"), style="red")
         table.add_row(record.step, Text(plain(record.tool)), outcome, *_costs(record))
+    console.print()
     console.print(table)
 
 
@@ -122,13 +120,15 @@ def budget_rows(view: LedgerView) -> tuple[tuple[str, str, str, str], ...]:
 
 def show_budgets(console: Console, view: LedgerView) -> None:
     """What was used and what is left."""
-    table = Table(title="budgets", title_justify="left", pad_edge=False)
+    table = _table()
     table.add_column("budget")
     for name in ("limit", "used", "left"):
         table.add_column(name, justify="right")
     for row in budget_rows(view):
         table.add_row(*row)
+    console.print()
     console.print(table)
+    console.print()
 
 
 def result_json(result: LoopResult) -> dict[str, Json]:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import attrs
 import click
 
 from runtime_pack.audit import AuditLog, LogHead
-from runtime_pack.errors import AuditError, StoreError
+from runtime_pack.errors import AuditError, ContractError, StoreError
 from runtime_pack.seal import Seal
 from runtime_pack.state import DirectoryRunStore, open_head
 
-__all__ = ("StateFolder", "open_state", "state_option")
+__all__ = ("Heads", "StateFolder", "open_state", "state_option")
 
 _VARIABLE: Final = "RUNTIME_PACK_STATE"
 
@@ -35,6 +38,19 @@ def _default_folder() -> Path:
     return root / "agent-runtime-pack"
 
 
+@attrs.frozen(kw_only=True)
+class Heads:
+    """The heads of a log that are kept in a state folder, in order.
+
+    Attributes:
+        unreadable: saved runs and heads whose seal does not match. They prove nothing; whoever
+            cut the log may have damaged them, so it is said.
+    """
+
+    found: tuple[LogHead, ...] = ()
+    unreadable: int = 0
+
+
 @attrs.frozen
 class StateFolder:
     """The folder and what is in it."""
@@ -42,29 +58,95 @@ class StateFolder:
     root: Path
     store: DirectoryRunStore
 
-    def open_log(self) -> AuditLog:
-        """A new log for this process."""
+    @contextmanager
+    def logging(self) -> Iterator[AuditLog]:
+        """A new log for this process; its last head is kept beside it when it is closed.
+
+        Raises:
+            AuditError: it cannot be made, written or closed.
+        """
+        with self._open_log() as log:
+            yield log
+        self._keep_head(log)
+
+    def _open_log(self) -> AuditLog:
         logs = self.root / "logs"
-        logs.mkdir(mode=0o700, exist_ok=True)
+        try:
+            logs.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise AuditError(f"the folder of the logs cannot be made: {error}") from error
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         return AuditLog(logs / f"{stamp}-{os.getpid()}-{secrets.token_hex(2)}.jsonl")
 
-    def saved_heads(self, log: Path) -> tuple[LogHead, ...]:
-        """The heads of *log* that runs of this folder stored, under their seals.
+    def _keep_head(self, log: AuditLog) -> None:
+        """Runs keep the head of the log they used last; this one covers the log's last line."""
+        path, head = _head_path(log.path), str(log.head)
+        tag = self.store.seal.tag(_head_statement(log.path, head))
+        draft = path.with_name(f"{path.name}.new")
+        try:
+            with _private(draft) as file:
+                file.write(f"{head} {tag}\n".encode())
+            draft.replace(path)
+        except OSError as error:
+            raise AuditError(f"the head of the log cannot be kept: {error}") from error
 
-        A run whose seal does not match contributes nothing: its head proves nothing.
-        """
+    def saved_heads(self, log: Path) -> Heads:
+        """The heads of *log* that this folder keeps, under their seals."""
         heads: set[LogHead] = set()
-        for run_id in self.store.run_ids():
+        unreadable = 0
+        readers: list[Callable[[Path], LogHead | None]] = [
+            self._kept_head,
+            *(partial(self._run_head, run_id) for run_id in self.store.run_ids()),
+        ]
+        for read in readers:
             try:
-                body = open_head(self.store.read(run_id), self.store.seal)
-            except StoreError:
+                head = read(log.resolve())
+            except (StoreError, AuditError):
+                unreadable += 1
                 continue
-            if body.get("audit_log") == str(log.resolve()) and isinstance(
-                body.get("audit_head"), str
-            ):
-                heads.add(LogHead.parse(str(body["audit_head"])))
-        return tuple(sorted(heads, key=lambda head: head.seq))
+            if head is not None:
+                heads.add(head)
+        found = tuple(sorted(heads, key=lambda head: head.seq))
+        return Heads(found=found, unreadable=unreadable)
+
+    def _run_head(self, run_id: str, log: Path) -> LogHead | None:
+        """The head that a run stored, if it is of this log."""
+        body = open_head(self.store.read(run_id), self.store.seal)
+        if body.get("audit_log") != str(log) or not isinstance(body.get("audit_head"), str):
+            return None
+        return LogHead.parse(str(body["audit_head"]))
+
+    def _kept_head(self, log: Path) -> LogHead | None:
+        """The head that was kept when the log was closed; None for a log of another folder."""
+        if log.parent != (self.root / "logs").resolve():
+            return None
+        try:
+            head, _, tag = _head_path(log).read_text().rstrip("\n").partition(" ")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise AuditError(f"the kept head cannot be read: {error}") from error
+        self.store.seal.check(_head_statement(log, head), tag)
+        return LogHead.parse(head)
+
+
+def _head_path(log: Path) -> Path:
+    return log.with_name(f"{log.name}.head")
+
+
+def _head_statement(log: Path, head: str) -> bytes:
+    """What the seal of a kept head covers: it must not pass for that of another log."""
+    return f"head of {log.name} is {head}".encode()
+
+
+@contextmanager
+def _private(path: Path) -> Iterator[BinaryIO]:
+    """A new file for its owner only, on the disk when the block is left."""
+    handle = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def open_state(folder: Path | None, *, create: bool = True) -> StateFolder:
@@ -79,7 +161,7 @@ def open_state(folder: Path | None, *, create: bool = True) -> StateFolder:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
         seal = Seal(_key(root / "key", create=create))
         return StateFolder(root, DirectoryRunStore(root / "runs", seal=seal))
-    except (OSError, StoreError, AuditError) as error:
+    except (OSError, ContractError, StoreError) as error:
         text = f"the state folder {root} cannot be used ({error}); choose one with --state-dir"
         raise click.ClickException(text) from error
 
@@ -88,11 +170,8 @@ def _key(path: Path, *, create: bool) -> bytes:
     """The key that seals saved runs; made once, readable by its owner only."""
     if create and not path.exists():
         draft = path.with_name(f".key.{secrets.token_hex(4)}")
-        handle = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with os.fdopen(handle, "wb") as file:
+        with _private(draft) as file:
             file.write(secrets.token_bytes(32))
-            file.flush()
-            os.fsync(file.fileno())
         try:
             # A link fails where a key has appeared meanwhile: the first one counts.
             os.link(draft, path)

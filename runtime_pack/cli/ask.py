@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import shlex
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import cattrs
 import click
 import orjson
+from click.core import ParameterSource
 from rich.console import Console
 
 from egress import AllowlistError, parse_allowlist
@@ -22,14 +24,16 @@ from runtime_pack.approvals import ApprovalRequest, Decision, Verdict
 from runtime_pack.audit import AuditLog
 from runtime_pack.cli._corpus import load_corpus, serve
 from runtime_pack.cli._people import answer_all, ask_person, can_ask
-from runtime_pack.cli._runs import EXIT_CODES, drive
+from runtime_pack.cli._runs import EXIT_CODES, Driven, drive
 from runtime_pack.cli._show import result_json, show_answer, show_budgets, show_steps
 from runtime_pack.cli._state import StateFolder, open_state, state_option
-from runtime_pack.errors import ContractError, StopCode, StoreError
+from runtime_pack.cli._text import exit_codes, note, say, say_json
+from runtime_pack.errors import ContractError
 from runtime_pack.events import Event
 from runtime_pack.guard import GuardedRuntime, create_agent_task_run
 from runtime_pack.loop import LoopResult, TurnInput
-from runtime_pack.messages import UserMessage
+from runtime_pack.machine import OutcomeKind
+from runtime_pack.messages import UserMessage, clean_text
 from runtime_pack.models import ExtractiveModel
 from runtime_pack.policy import ApprovalClass, TaskContract, ToolPolicy, ToolRule
 from runtime_pack.web_catalog import READ_TOOL, build_web_tool_catalog, create_web_tool_runtime
@@ -37,7 +41,22 @@ from web_tools.search import WebSearchProvider
 
 __all__ = ("command",)
 
-_INTERRUPTED = 130
+_INTERRUPTED: Final = 130
+# What a saved run has already; given again it would be ignored, so it is refused.
+_OF_THE_RUN: Final = (
+    "corpus",
+    "provider",
+    "allow",
+    "max_steps",
+    "max_turns",
+    "max_seconds",
+    "model",
+)
+_CLASSES: Final = {
+    "ask": ApprovalClass.REQUEST_USER,
+    "deny": ApprovalClass.DENY,
+    "auto": ApprovalClass.AUTO,
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -54,8 +73,39 @@ class _Spec:
     max_turns: int
     max_seconds: float
 
+    def contract(self) -> TaskContract:
+        """The contract of the run.
 
-@click.command("ask")
+        Raises:
+            ContractError: a limit is not one.
+        """
+        # A run keeps the class of its reads; on resume --approve only answers what is pending.
+        rule = ToolRule(
+            tool=READ_TOOL,
+            approval_class=_CLASSES[self.approve],
+            reason=f"this run was started with --approve {self.approve}",
+        )
+        return TaskContract(
+            max_steps=self.max_steps,
+            max_turns=self.max_turns,
+            max_duration_seconds=self.max_seconds,
+            tool_policy=ToolPolicy((rule,)),
+        )
+
+
+_EXIT: Final = exit_codes(
+    {
+        0: "answered",
+        1: "failed",
+        2: "wrong usage",
+        3: "a call waits for a person",
+        4: "suspended by a budget",
+        130: "interrupted; the run can be taken up again",
+    }
+)
+
+
+@click.command("ask", short_help="Answer a question from pages that may be read.", epilog=_EXIT)
 @click.argument("question", required=False)
 @click.option(
     "--corpus",
@@ -90,9 +140,7 @@ class _Spec:
 @click.option(
     "--approve",
     type=click.Choice(["ask", "deny", "auto"]),
-    default="auto",
-    show_default=True,
-    help="Page reads: ask a person, deny them, or let them run. With --resume: how pending calls are answered.",
+    help="Page reads: ask a person, deny them, or let them run (auto, the default). With --resume: how pending calls are answered (ask is the default).",
 )
 @click.option(
     "--model",
@@ -113,7 +161,7 @@ def command(
     max_steps: int,
     max_turns: int,
     max_seconds: float,
-    approve: str,
+    approve: str | None,
     model: str,
     resume: str | None,
     as_json: bool,
@@ -121,34 +169,55 @@ def command(
 ) -> int:
     """Answer QUESTION from pages that this run may read, with citations.
 
-    Ctrl-C suspends the run; take it up with --resume RUN. Exit code: 0 answered, 1 failed, 2 wrong
-    usage, 3 a call waits for a person, 4 suspended by a budget, 130 interrupted.
+    Ctrl-C suspends the run; take it up with --resume RUN.
     """
     del model
-    if (question is None) == (resume is None):
-        raise click.UsageError("give a QUESTION, or --resume RUN")
-    if corpus is not None and provider is not None:
-        raise click.UsageError("--corpus and --provider exclude each other")
-    state = open_state(state_dir)
+    _refuse_contradictions(question, corpus, provider, resume)
+    spec = None
     if question is not None:
         spec = _Spec(
-            question=question,
-            corpus=None if corpus is None else str(corpus.resolve()),
+            question=clean_text(question),
+            corpus=None if corpus is None else clean_text(str(corpus.resolve())),
             provider=provider,
             allow=_checked(allow),
             port=0,
-            approve=approve,
+            approve=approve or "auto",
             max_steps=max_steps,
             max_turns=max_turns,
             max_seconds=max_seconds,
         )
-    else:
-        spec = _load_spec(state, str(resume))
+        _refuse_bad_limits(spec)
+    state = open_state(state_dir)
+    asked = _Asked(
+        state=state,
+        spec=spec or _load_spec(state, str(resume)),
+        resume=resume,
+        approve=approve or "ask",
+        as_json=as_json,
+        given_state_dir=state_dir,
+    )
+    return asyncio.run(asked.run())
+
+
+def _refuse_contradictions(
+    question: str | None, corpus: Path | None, provider: str | None, resume: str | None
+) -> None:
+    if (question is None) == (resume is None):
+        raise click.UsageError("give a QUESTION, or --resume RUN")
+    if corpus is not None and provider is not None:
+        raise click.UsageError("--corpus and --provider exclude each other")
+    source = click.get_current_context().get_parameter_source
+    for name in _OF_THE_RUN:
+        if resume is not None and source(name) is ParameterSource.COMMANDLINE:
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{option} belongs to the run and stays; leave it out")
+
+
+def _refuse_bad_limits(spec: _Spec) -> None:
     try:
-        asked = _Asked(state=state, spec=spec, resume=resume, approve=approve, as_json=as_json)
-        return asyncio.run(asked.run())
-    except (ContractError, StoreError) as error:
-        raise click.ClickException(str(error)) from error
+        spec.contract()
+    except ContractError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _checked(allow: tuple[str, ...]) -> tuple[str, ...]:
@@ -165,15 +234,18 @@ def _spec_path(state: StateFolder, run_id: str) -> Path:
 
 def _save_spec(state: StateFolder, run_id: str, spec: _Spec) -> None:
     path = _spec_path(state, run_id)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
     draft = path.with_suffix(".new")
-    draft.write_bytes(orjson.dumps(attrs.asdict(spec)))
-    draft.replace(path)
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        draft.write_bytes(orjson.dumps(attrs.asdict(spec)))
+        draft.replace(path)
+    except OSError as error:
+        raise click.ClickException(f"the run cannot be noted: {error}") from error
 
 
 def _load_spec(state: StateFolder, run_id: str) -> _Spec:
     if run_id not in state.store.run_ids():
-        raise click.BadParameter(f"no saved run has the id {run_id!r}", param_hint="--resume")
+        raise click.BadParameter(f"no saved run has the id {run_id!a}", param_hint="--resume")
     try:
         raw = orjson.loads(_spec_path(state, run_id).read_bytes())
         return cattrs.Converter(forbid_extra_keys=True).structure(raw, _Spec)
@@ -199,24 +271,26 @@ class _Asked:
     resume: str | None
     approve: str
     as_json: bool
+    given_state_dir: Path | None
 
     async def run(self) -> int:
-        console = Console(stderr=self.as_json)
-        with self.state.open_log() as audit:
-            async with self._source() as (provider, allow, port):
-                result = await self._drive(audit, provider, allow, port)
-        self._show(console, result, audit)
-        stop = None if result.stop is None else result.stop.code
-        return _INTERRUPTED if stop == StopCode.PAUSED else EXIT_CODES[result.kind]
+        async with self._source() as (provider, allow, port):
+            with self.state.logging() as audit:
+                driven = await self._drive(audit, provider, allow, port)
+        if self.as_json:
+            self._show_json(driven.result, audit)
+        else:
+            self._show(driven.result, audit)
+        return _INTERRUPTED if driven.interrupted else EXIT_CODES[driven.result.kind]
 
     async def _drive(
         self, audit: AuditLog, provider: WebSearchProvider, allow: Sequence[str], port: int
-    ) -> LoopResult:
+    ) -> Driven:
         run_ids = [] if self.resume is None else [self.resume]
 
         def make() -> GuardedRuntime:
             run = create_agent_task_run(
-                self._contract(), audit=audit, run_id=run_ids[0] if run_ids else None
+                self.spec.contract(), audit=audit, run_id=run_ids[0] if run_ids else None
             )
             if not run_ids:
                 run_ids.append(run.id)
@@ -248,29 +322,16 @@ class _Asked:
     async def _source(self) -> AsyncIterator[tuple[WebSearchProvider, tuple[str, ...], int]]:
         """The provider, the allowlist and the port of the pages (0 without a corpus)."""
         if self.spec.provider is not None:
+            if not self.spec.allow:
+                note("note: without --allow every page read is denied")
             yield _load_provider(self.spec.provider), self.spec.allow, 0
             return
         corpus = load_corpus(None if self.spec.corpus is None else Path(self.spec.corpus))
         for skipped in corpus.skipped:
-            click.echo(f"left out: {skipped}", err=True)
+            note(f"left out: {skipped}")
         async with serve(corpus, port=self.spec.port) as served:
             port = int(served.base_url.rpartition(":")[2])
             yield served.provider, (served.entry, *self.spec.allow), port
-
-    def _contract(self) -> TaskContract:
-        classes = {
-            "ask": ApprovalClass.REQUEST_USER,
-            "deny": ApprovalClass.DENY,
-            "auto": ApprovalClass.AUTO,
-        }
-        # A run keeps the class of its reads; on resume --approve only answers what is pending.
-        rule = ToolRule(tool=READ_TOOL, approval_class=classes[self.spec.approve])
-        return TaskContract(
-            max_steps=self.spec.max_steps,
-            max_turns=self.spec.max_turns,
-            max_duration_seconds=self.spec.max_seconds,
-            tool_policy=ToolPolicy((rule,)),
-        )
 
     def _decide(self, requests: Sequence[ApprovalRequest]) -> list[Decision]:
         if self.resume is not None and self.approve != "ask":
@@ -278,29 +339,39 @@ class _Asked:
             return answer_all(requests, verdict, f"--approve {self.approve}")
         return ask_person(requests) if can_ask() else []
 
-    def _show(self, console: Console, result: LoopResult, audit: AuditLog) -> None:
-        if self.as_json:
-            log = {"path": str(audit.path), "head": str(audit.head)}
-            body = {**result_json(result), "audit": log}
-            sys.stdout.buffer.write(orjson.dumps(body, option=orjson.OPT_APPEND_NEWLINE))
-            sys.stdout.buffer.flush()
-            return
+    def _show_json(self, result: LoopResult, audit: AuditLog) -> None:
+        log = {"path": clean_text(str(audit.path)), "head": str(audit.head)}
+        say_json({**result_json(result), "audit": log})
+
+    def _show(self, result: LoopResult, audit: AuditLog) -> None:
+        console = Console()
         show_answer(console, result)
         show_steps(console, result.steps)
         show_budgets(console, result.ledger)
         if result.stop is not None:
-            console.print(f"{result.kind}: {result.stop.message}", markup=False)
+            say(f"{result.kind}: {result.stop.message}")
+        for request in result.requests:
+            say(f"waiting for a person: {request.tool} {request.arguments.get('url', '')}")
         if result.state is not None:
-            console.print(
-                f"take it up with: runtime-pack ask --resume {result.run_id}", markup=False
-            )
-        console.print(f"log {audit.path}", markup=False, soft_wrap=True)
-        console.print(f"head {audit.head}", markup=False, soft_wrap=True)
+            say(self._advice(result))
+        say(f"log {audit.path}")
+        say(f"head {audit.head}")
+
+    def _advice(self, result: LoopResult) -> str:
+        """How to take the run up again."""
+        words = ["runtime-pack", "ask", "--resume", result.run_id]
+        if result.kind is OutcomeKind.APPROVAL_REQUIRED:
+            words += ["--approve", "ask"]
+        if self.given_state_dir is not None:
+            words += ["--state-dir", str(self.given_state_dir)]
+        return f"take it up with: {shlex.join(words)}"
 
 
 def _load_provider(name: str) -> WebSearchProvider:
     """The provider that MODULE:FACTORY makes."""
     module, _, factory = name.partition(":")
+    # The installed command does not look where it was called; its own modules go first.
+    sys.path.append(str(Path.cwd()))
     try:
         made: Any = getattr(importlib.import_module(module), factory)()
     # The host's code: whatever it raises, the command says which provider failed.

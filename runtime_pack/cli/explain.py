@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 import click
-import orjson
 
 from egress import AddressPolicy, AllowlistError, explain
 from egress.explain import Explanation, Verdict
+from runtime_pack.cli._text import exit_codes, say, say_json
 
 __all__ = ("command",)
 
@@ -20,7 +20,16 @@ _CODES: Final = {
 }
 
 
-@click.command("explain-url")
+_EXIT: Final = exit_codes(
+    {
+        0: "no rule refuses it",
+        1: "a rule refuses it, or it is no URL that can be read",
+        2: "wrong usage",
+    }
+)
+
+
+@click.command("explain-url", short_help="Say which rule admits or refuses a URL.", epilog=_EXIT)
 @click.argument("url")
 @click.option(
     "--allow", "entries", multiple=True, metavar="ENTRY", help="An allowlist entry; repeat it."
@@ -54,7 +63,7 @@ def command(
     """Say rule by rule whether a run with this allowlist may read URL, and which entry to add.
 
     Nothing is looked up and nothing is requested. Without --answer the address rules of a name are
-    told as needing one. Exit code: 0 no rule refuses it, 1 a rule refuses it, 2 wrong usage.
+    told as needing one.
     """
     try:
         policy = AddressPolicy(
@@ -65,7 +74,10 @@ def command(
         told = explain(url, entries, answers or None, address_policy=policy)
     except AllowlistError as error:
         raise click.UsageError(str(error)) from error
-    click.echo(orjson.dumps(told.to_json()).decode() if as_json else _told(told))
+    if as_json:
+        say_json(told.to_json())  # type: ignore[arg-type]  # plain JSON values
+    else:
+        say(_told(told))
     return _CODES[told.verdict]
 
 

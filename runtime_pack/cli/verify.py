@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Final
 
 import click
-import orjson
 
 from runtime_pack.audit import LogHead, LogStatus, Verification, verify_log
-from runtime_pack.cli._state import open_state, state_option
+from runtime_pack.cli._state import Heads, open_state, state_option
+from runtime_pack.cli._text import exit_codes, say, say_json
 from runtime_pack.errors import AuditError
+from runtime_pack.messages import clean_text
 
 __all__ = ("command",)
 
@@ -31,7 +32,18 @@ class _Head(click.ParamType[LogHead]):
             self.fail(str(error), param, ctx)
 
 
-@click.command("verify")
+_EXIT: Final = exit_codes(
+    {
+        0: "verified",
+        1: "tampered with; the lines are named",
+        2: "nothing to be said: unreadable, wrong usage, or no end to hold it against",
+    }
+)
+
+
+@click.command(
+    "verify", short_help="Check that a log was not edited, reordered or cut.", epilog=_EXIT
+)
 @click.argument("log", type=click.Path(path_type=Path))
 @click.option("--head", "heads", type=_Head(), multiple=True, help="A head that a run printed.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for machines.")
@@ -41,20 +53,18 @@ def command(log: Path, heads: tuple[LogHead, ...], as_json: bool, state_dir: Pat
 
     Every line is chained to the one before, which shows edits, deletions and moved lines. Lines cut
     off at the end are found against heads that were saved elsewhere: those given with --head and
-    those that runs of the state folder stored.
-
-    Exit code: 0 verified, 1 tampered with, 2 unreadable, or open: no closing line and no saved head
-    that reaches the end.
+    those that the state folder keeps.
     """
     try:
-        stored = _stored_heads(log, state_dir)
-        found = verify_log(log, (*heads, *stored))
+        kept = _kept_heads(log, state_dir)
+        found = verify_log(log, (*heads, *kept.found))
     except AuditError as error:
         raise _Unreadable(str(error)) from error
     if as_json:
-        click.echo(orjson.dumps({"log": str(log), **found.to_json()}).decode())
+        body = {"log": clean_text(str(log)), **found.to_json(), "unreadable": kept.unreadable}
+        say_json(body)
     else:
-        click.echo(_told(log, found))
+        say(_told(log, found, kept.unreadable))
     return _CODES[found.status]
 
 
@@ -62,17 +72,17 @@ class _Unreadable(click.ClickException):
     exit_code = 2
 
 
-def _stored_heads(log: Path, state_dir: Path | None) -> tuple[LogHead, ...]:
+def _kept_heads(log: Path, state_dir: Path | None) -> Heads:
     """Heads of the state folder, when there is one: verifying makes none."""
     try:
         return open_state(state_dir, create=False).saved_heads(log)
-    except click.ClickException:
+    except click.ClickException as error:
         if state_dir is not None:
-            raise
-        return ()
+            raise _Unreadable(error.message) from error
+        return Heads()
 
 
-def _told(log: Path, found: Verification) -> str:
+def _told(log: Path, found: Verification, unreadable: int) -> str:
     lines = [f"{log}: {_words(found)}", f"{found.events} events, head {found.head}"]
     for fault in found.faults[:_FAULTS_SHOWN]:
         where = f"line {fault.line}" if fault.line else "the log"
@@ -80,6 +90,8 @@ def _told(log: Path, found: Verification) -> str:
     left = len(found.faults) - _FAULTS_SHOWN
     if left > 0:
         lines.append(f"  and {left} more")
+    if unreadable:
+        lines.append(f"note: {unreadable} saved head(s) could not be read and were not used")
     return "\n".join(lines)
 
 
@@ -88,8 +100,8 @@ def _words(found: Verification) -> str:
         case LogStatus.TAMPERED:
             return "TAMPERED WITH"
         case LogStatus.OPEN:
-            return "open or cut: no closing line, and no saved head reaches the last line"
+            return "open or cut (no closing line, and no saved head that reaches the end)"
         case LogStatus.VERIFIED if found.heads_found:
             return f"verified, with {found.heads_found} saved head(s)"
         case LogStatus.VERIFIED:
-            return "verified (no saved head was at hand: give one with --head to find a cut)"
+            return "verified, without a saved head (give one with --head: it shows a cut)"

@@ -1,0 +1,45 @@
+"""Text on its way out: to a terminal, which must not obey it, and to a machine, as ASCII JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import click
+
+from runtime_pack.messages import Json
+
+__all__ = ("exit_codes", "note", "plain", "say", "say_json")
+
+
+def plain(text: str) -> str:
+    """Text that a terminal shows and does not obey: control characters are made visible."""
+    return "".join(
+        character if character in "\n\t" or character.isprintable() else "\N{REPLACEMENT CHARACTER}"
+        for character in text
+    )
+
+
+def exit_codes(meanings: Mapping[int, str]) -> str:
+    """The end of a command's help: one line a code, which click must not wrap."""
+    width = max(len(str(code)) for code in meanings)
+    lines = [f"  {code:<{width}}  {meaning}" for code, meaning in meanings.items()]
+    return "\n".join(("\b", "Exit codes:", *lines))
+
+
+def say(text: str) -> None:
+    """One text on standard output."""
+    click.echo(plain(text))
+
+
+def note(text: str) -> None:
+    """One text on standard error, which a machine that reads the output does not see."""
+    click.echo(plain(text), err=True)
+
+
+def say_json(value: Mapping[str, Json]) -> None:
+    """One object on one line of standard output.
+
+    ASCII only: what could drive a terminal, and what is no valid Unicode, is escaped.
+    """
+    click.echo(json.dumps(value, separators=(",", ":")))
