@@ -1,7 +1,7 @@
 """Encoded spellings of characters: entities, percent and script escapes, decoded in rounds.
 
-Only detection reads decoded text; it is never emitted. A round decodes every spelling of the text
-once, so nested encodings take one round each. Offsets lead back to the text as it came.
+Only detection reads decoded text; it is never emitted. A round decodes each kind of spelling once,
+so nested encodings take at most one round each. Offsets lead back to the text as it came.
 
 Source: HTML 13.5 (named references, also without semicolon), RFC 3986 section 2.1, ECMA-262
 12.9.4 (string escapes) and B.2.1 (`%uXXXX`), CSS Syntax 4.3.7 for the one escape that matters.
@@ -9,7 +9,7 @@ Source: HTML 13.5 (named references, also without semicolon), RFC 3986 section 2
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.entities import html5
 from typing import Final, TypeAlias
 
@@ -23,32 +23,6 @@ ROUNDS: Final = 8
 
 _HEX: Final = "[0-9A-Fa-f]"
 _TAIL: Final = "%[89ABab][0-9A-Fa-f]"
-_ESCAPE: Final = re.compile(
-    "("
-    "&(?:"
-    "#[0-9]+;?"
-    f"|#[Xx]{_HEX}+;?"
-    "|[A-Za-z][A-Za-z0-9]{1,31};?"
-    ")"
-    "|%(?:"
-    "[0-7][0-9A-Fa-f]"
-    f"|[CDcd]{_HEX}{_TAIL}"
-    f"|[Ee]{_HEX}(?:{_TAIL}){{2}}"
-    f"|[Ff][0-4](?:{_TAIL}){{3}}"
-    f"|[89ABab]{_HEX}"
-    f"|[Uu]{_HEX}{{4}}"
-    ")"
-    r"|\\(?:"
-    rf"u[Dd][89ABab]{_HEX}{{2}}\\u[Dd][C-Fc-f]{_HEX}{{2}}"
-    f"|u{_HEX}{{4}}"
-    rf"|u\{{{_HEX}+\}}"
-    f"|U{_HEX}{{8}}"
-    f"|x{_HEX}{{2}}"
-    "|0{0,4}3[Cc]"  # CSS `\3c`, the bracket
-    "|[0-3]?[0-7]{1,2}"
-    "))"
-)
-_OPENERS: Final = ("&", "%", "\\")
 
 
 def _legacy_names() -> dict[str, list[str]]:
@@ -61,6 +35,48 @@ def _legacy_names() -> dict[str, list[str]]:
 
 
 _LEGACY: Final = _legacy_names()
+
+
+def _legacy_starts() -> str:
+    """Pattern of the first two letters of those names, in any case."""
+    seconds: dict[str, str] = {}
+    for pair in sorted(_LEGACY):
+        first, second = tuple(pair)
+        seconds[first] = seconds.get(first, "") + second.upper() + second
+    return "|".join(f"[{first.upper()}{first}][{seconds[first]}]" for first in seconds)
+
+
+# One kind after the other: each pattern begins with its opener, which is found at the speed of
+# memchr, and the readings between are readings too.
+_ENTITY: Final = re.compile(
+    "(&(?:"
+    "#[0-9]+;?"
+    f"|#[Xx]{_HEX}+;?"
+    "|[A-Za-z][A-Za-z0-9]{1,31};"
+    f"|(?=[A-Za-z])(?:{_legacy_starts()})[A-Za-z0-9]{{0,30}}"
+    "))"
+)
+_PERCENT: Final = re.compile(
+    "(%(?:"
+    "[0-7][0-9A-Fa-f]"
+    f"|[CDcd]{_HEX}{_TAIL}"
+    f"|[Ee]{_HEX}(?:{_TAIL}){{2}}"
+    f"|[Ff][0-4](?:{_TAIL}){{3}}"
+    f"|[89ABab]{_HEX}"
+    f"|[Uu]{_HEX}{{4}}"
+    "))"
+)
+_SCRIPT: Final = re.compile(
+    r"(\\(?:"
+    rf"u[Dd][89ABab]{_HEX}{{2}}\\u[Dd][C-Fc-f]{_HEX}{{2}}"
+    f"|u{_HEX}{{4}}"
+    rf"|u\{{{_HEX}+\}}"
+    f"|U{_HEX}{{8}}"
+    f"|x{_HEX}{{2}}"
+    "|0{0,4}3[Cc]"  # CSS `\3c`, the bracket
+    "|[0-3]?[0-7]{1,2}"
+    "))"
+)
 _LARGEST: Final = 0x10FFFF
 
 
@@ -68,23 +84,27 @@ Meanings: TypeAlias = dict[str, tuple[str, int]]
 """Spelling, then what it stands for and how many of its characters say so."""
 
 
+Pass: TypeAlias = tuple[re.Pattern[str], str, Meanings]
+"""One kind of spelling decoded once: its pattern, the text before, what its spellings mean."""
+
+
 @attrs.frozen(kw_only=True)
 class Reading:
-    """A text after some rounds, and what each round read: its text before, its spellings."""
+    """A text after some passes, and the passes that led to it."""
 
     text: str
-    rounds: tuple[tuple[str, Meanings], ...]
+    passes: tuple[Pass, ...]
 
 
 class WayBack:
     """Offsets of a reading, led back to the text that was given."""
 
     def __init__(self, reading: Reading) -> None:
-        self._rounds = [_way_back(text, meanings) for text, meanings in reversed(reading.rounds)]
+        self._passes = [_way_back(*made) for made in reversed(reading.passes)]
 
     def origin(self, offset: int) -> int:
         """Offset at which the spelling of the character at *offset* begins."""
-        for starts, origins, ends, resumes in self._rounds:
+        for starts, origins, ends, resumes in self._passes:
             index = bisect_right(starts, offset) - 1
             if index < 0:
                 continue
@@ -137,40 +157,51 @@ def _script(spelling: str) -> str:
     return _character(digits, 16) if body[0] != "x" else chr(int(digits, 16))
 
 
-def _decode(spelling: str) -> tuple[str, int]:
-    """What a spelling stands for, and how many of its characters say so (0: it is not one)."""
-    match spelling[0]:
-        case "&" if spelling[1] != "#":
-            return _named(spelling)
-        case "&" if spelling[2] in "xX":
-            return _character(spelling[3:].rstrip(";"), 16), len(spelling)
-        case "&":
-            return _character(spelling[2:].rstrip(";"), 10), len(spelling)
-        case "%" if spelling[1] in "uU":
-            return _character(spelling[2:], 16), len(spelling)
-        case "%":
-            return _utf8(spelling), len(spelling)
-        case _:
-            return _script(spelling), len(spelling)
+def _entity(spelling: str) -> tuple[str, int]:
+    if spelling[1] != "#":
+        return _named(spelling)
+    digits = spelling[2:].rstrip(";")
+    hexadecimal = digits[0] in "xX"
+    meant = _character(digits[1:], 16) if hexadecimal else _character(digits, 10)
+    return meant, len(spelling)
 
 
-def _round(text: str) -> tuple[str, Meanings]:
-    """The text with every spelling decoded once, and what each distinct spelling meant."""
-    pieces = _ESCAPE.split(text)
-    meanings = {spelling: _decode(spelling) for spelling in set(pieces[1::2])}
+def _percent(spelling: str) -> tuple[str, int]:
+    meant = _character(spelling[2:], 16) if spelling[1] in "uU" else _utf8(spelling)
+    return meant, len(spelling)
+
+
+Kind: TypeAlias = tuple[str, re.Pattern[str], Callable[[str], tuple[str, int]]]
+_KINDS: Final[tuple[Kind, ...]] = (
+    ("&", _ENTITY, _entity),
+    ("%", _PERCENT, _percent),
+    ("\\", _SCRIPT, lambda spelling: (_script(spelling), len(spelling))),
+)
+
+
+def _decoded(text: str, kind: Kind) -> tuple[str, Meanings]:
+    """The text with one kind of spelling decoded once, and what each distinct spelling meant.
+
+    A meaning says how many characters of the spelling it took; 0 if it is none after all.
+    """
+    _, pattern, decode = kind
+    pieces = pattern.split(text)
+    meanings = {spelling: decode(spelling) for spelling in set(pieces[1::2])}
     plain = {spelling: meant + spelling[used:] for spelling, (meant, used) in meanings.items()}
     pieces[1::2] = [plain[spelling] for spelling in pieces[1::2]]
     return "".join(pieces), meanings
 
 
-def _way_back(text: str, meanings: Meanings) -> tuple[list[int], list[int], list[int], list[int]]:
+def _way_back(
+    pattern: re.Pattern[str], text: str, meanings: Meanings
+) -> tuple[list[int], list[int], list[int], list[int]]:
     # Per spelling: where what it means begins, where it begins itself, and the offsets behind both.
     starts: list[int] = []
     origins: list[int] = []
     ends: list[int] = []
     resumes: list[int] = []
     shift = 0
-    for found in _ESCAPE.finditer(text):
+    for found in pattern.finditer(text):
         meant, used = meanings[found[0]]
         origin = found.start()
         starts.append(origin - shift)
@@ -183,12 +214,17 @@ def _way_back(text: str, meanings: Meanings) -> tuple[list[int], list[int], list
 
 def readings(text: str) -> Iterator[Reading]:
     """The text as it stands, then each further reading as long as decoding changes it."""
-    rounds: tuple[tuple[str, Meanings], ...] = ()
-    yield Reading(text=text, rounds=rounds)
-    while len(rounds) < ROUNDS and any(opener in text for opener in _OPENERS):
-        decoded, meanings = _round(text)
-        if decoded == text:
+    passes: tuple[Pass, ...] = ()
+    yield Reading(text=text, passes=passes)
+    for _ in range(ROUNDS):
+        before = text
+        for kind in _KINDS:
+            if kind[0] not in text:
+                continue
+            decoded, meanings = _decoded(text, kind)
+            if decoded != text:
+                passes = (*passes, (kind[1], text, meanings))
+                text = decoded
+                yield Reading(text=text, passes=passes)
+        if text == before:
             return
-        rounds = (*rounds, (text, meanings))
-        text = decoded
-        yield Reading(text=text, rounds=rounds)

@@ -88,7 +88,7 @@ def _matches(reading: Reading, pattern: re.Pattern[str]) -> list[tuple[int, int,
         (match.start(), match.end(1), "/" in match[1])
         for match in pattern.finditer(_fold(reading.text))
     ]
-    if not matches or not reading.rounds:
+    if not matches or not reading.passes:
         return matches
     origin = WayBack(reading).origin
     return [(origin(start), origin(end), slash) for start, end, slash in matches]

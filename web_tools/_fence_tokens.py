@@ -20,62 +20,96 @@ _BAR: Final = "[|\uff5c]"  # DeepSeek writes FULLWIDTH VERTICAL LINE
 _WORD_SET: Final = "\\w\u2581./:-"  # and LOWER ONE EIGHTH BLOCK for a blank
 _WORD: Final = f"[{_WORD_SET}]"
 
-# Rows are (what stands behind the first character, source), by that first character.
-# Every row begins with a letter or a class, so that the matcher can pass a row by at a glance.
-_BEHIND_LESS_THAN: Final[tuple[tuple[str, str], ...]] = (
+# Rows are (words, what must follow as a pattern, source); a word stands behind the first character.
+_BEHIND_LESS_THAN: Final[tuple[tuple[str, str, str], ...]] = (
+    ("<SYS </SYS", ">>", "Llama 2"),
+    ("s", r">\[INST\]", "Llama 2, only when adjacent: a lone s element is HTML"),
+    ("/s", "><s>", "Llama 2, only when adjacent"),
+    ("bos eos pad unk", ">", "Gemma, Llama boundary tokens"),
+    ("unused", "[0-9]{1,4}>", "Gemma tokenizer"),
+    ("extra_id_ SPECIAL_ reserved_", "[0-9]{1,5}>", "T5, Nemotron, Baichuan"),
+    ("fim_prefix fim_middle fim_suffix fim_pad sop eop", ">", "StarCoder, GLM"),
+    ("function parameter", "=", "Llama 3.1 and Qwen coder tool markup"),
     (
-        rf"{_BAR}(?:[^\s<|\uff5c]{{1,64}}+{_BAR}>|{_WORD}{{1,64}}+>|DSML{_BAR})",
-        "most of what _barred finds, Gemma 4 openers, DeepSeek 3.2 tool markup",
-    ),
-    (r"</?SYS>>", "Llama 2"),
-    (rf"/(?:s><s>|{_BAR}DSML{_BAR})", "Llama 2, only when adjacent; DeepSeek 3.2"),
-    (rf"{_WORD}{{1,64}}+{_BAR}>", "Gemma 4 closers"),
-    (r"s>\[INST\]", "Llama 2, only when adjacent: a lone s element is HTML"),
-    (r"(?:bos|eos|pad|unk)>", "Gemma, Llama boundary tokens"),
-    (r"unused[0-9]{1,4}>", "Gemma tokenizer"),
-    (r"(?:extra_id_|SPECIAL_|reserved_)[0-9]{1,5}>", "T5, Nemotron, Baichuan"),
-    (r"(?:start|end)_function_(?:call|response|declaration)>", "FunctionGemma"),
-    (r"(?:fim_(?:prefix|middle|suffix|pad)|sop|eop)>", "StarCoder, GLM"),
-    (r"(?:function|parameter)=", "Llama 3.1 and Qwen coder tool markup"),
-)
-# Behind `<` or `</`.
-_ELEMENTS: Final[tuple[tuple[str, str], ...]] = (
-    (r"(?:start|end)_of_(?:turn|image|audio|video)>", "Gemma 2 and 3"),
-    (r"(?:TOOLCALL|toolcall|functioncall)(?![\w.-])", "Nemotron, Functionary"),
-    (
-        r"(?:longcat_|[A-Za-z]{1,16}:)?(?:tool_calls?|tool_response|function_calls?|function_response|invoke)(?![\w.-])",
-        "Hermes, Qwen, LongCat, MiniMax and XML tool markup",
-    ),
-)
-_BEHIND_BRACKET: Final[tuple[tuple[str, str], ...]] = (
-    (
-        r"/?(?:INST|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|SYSTEM_PROMPT|MODEL_SETTINGS|THINK)\]",
-        "Mistral",
+        (
+            "start_function_call end_function_call start_function_response end_function_response "
+            "start_function_declaration end_function_declaration"
+        ),
+        ">",
+        "FunctionGemma",
     ),
     (
-        r"(?:CALL_ID|PREFIX|MIDDLE|SUFFIX|IMG_BREAK|IMG_END|AUDIO|BEGIN_AUDIO|TRANSCRIBE)\]",
-        "Mistral",
+        (
+            "start_of_turn end_of_turn start_of_image end_of_image start_of_audio end_of_audio "
+            "/start_of_turn /end_of_turn"
+        ),
+        ">",
+        "Gemma 2 and 3",
     ),
-    (r"ARGS\](?=\s?\{)", "Mistral"),
-    (r"(?<=\S\[)ARGS\]", "Mistral; after a blank it is the usage line of a command"),
-    (r"(?:gMASK|sMASK|BOS|EOS|EOT|start_header_id|end_header_id)\]", "GLM, Kimi"),
-    (r"e~\[", "MiniMax"),
 )
-_BEHIND_CLOSING_BRACKET: Final[tuple[tuple[str, str], ...]] = ((r"~!?b[\[\]]", "MiniMax"),)
-
-
-def _either(rows: Iterable[tuple[str, str]]) -> str:
-    return "|".join(pattern for pattern, _ in rows)
-
-
-# Only the first character is consumed, so copies that overlap are all found.
-_TOKENS: Final = re.compile(
-    rf"<(?={_either(_BEHIND_LESS_THAN)}|(?=[/A-Za-z])/?(?:{_either(_ELEMENTS)}))"
-    rf"|\[(?=[/A-Za-z])(?={_either(_BEHIND_BRACKET)})"
-    rf"|\](?=~)(?={_either(_BEHIND_CLOSING_BRACKET)})"
+_TOOL_ELEMENTS: Final = "tool_call tool_calls tool_response function_call function_calls function_response invoke"  # Hermes, Qwen, MiniMax and XML tool markup, under any namespace
+_OTHER_ELEMENTS: Final = "TOOLCALL toolcall functioncall longcat_tool_call"  # Nemotron, LongCat
+_BEHIND_BRACKET: Final[tuple[tuple[str, str, str], ...]] = (
+    (
+        (
+            "INST /INST AVAILABLE_TOOLS /AVAILABLE_TOOLS TOOL_CALLS /TOOL_CALLS TOOL_RESULTS "
+            "/TOOL_RESULTS TOOL_CONTENT /TOOL_CONTENT SYSTEM_PROMPT /SYSTEM_PROMPT MODEL_SETTINGS "
+            "/MODEL_SETTINGS THINK /THINK CALL_ID PREFIX MIDDLE SUFFIX IMG_BREAK IMG_END AUDIO "
+            "BEGIN_AUDIO TRANSCRIBE"
+        ),
+        r"\]",
+        "Mistral; IMG is also a tag of bulletin boards",
+    ),
+    # Behind a blank and before another `ARGS` is the usage line of a command.
+    ("ARGS", r"\](?:(?=\s?\{)|(?<=\S\[ARGS\]))", "Mistral"),
+    ("gMASK sMASK BOS EOS EOT start_header_id end_header_id", r"\]", "GLM, Kimi"),
+    ("e~", r"\[", "MiniMax"),
 )
+
+
+def _trie(entries: Iterable[tuple[str, str]]) -> str:
+    """Pattern of words with what follows each: every branch begins with a letter of its own."""
+    by_first: dict[str, list[tuple[str, str]]] = {}
+    ends: list[str] = []
+    for word, suffix in entries:
+        if word:
+            by_first.setdefault(word[0], []).append((word[1:], suffix))
+        else:
+            ends.append(suffix)
+    branches = [re.escape(first) + _trie(rest) for first, rest in by_first.items()] + ends
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
+
+
+def _entries(rows: Iterable[tuple[str, str, str]]) -> list[tuple[str, str]]:
+    return [(word, suffix) for words, suffix, _ in rows for word in words.split()]
+
+
+_ELEMENT_END: Final = r"(?![\w.-])"
+_ELEMENTS: Final = [
+    (slash + word, _ELEMENT_END)
+    for word in f"{_TOOL_ELEMENTS} {_OTHER_ELEMENTS}".split()
+    for slash in ("", "/")
+]
+_NAMESPACED: Final = _trie((word, _ELEMENT_END) for word in _TOOL_ELEMENTS.split())
+
+# Each pattern begins with one literal, which is searched at the speed of memchr, and consumes
+# nothing else, so copies that overlap are all found.
+_LESS_THAN: Final = re.compile(
+    f"<(?={_trie(_entries(_BEHIND_LESS_THAN) + _ELEMENTS)}|/?[A-Za-z]{{1,16}}+:{_NAMESPACED})"
+)
+_BRACKET: Final = re.compile(rf"\[(?={_trie(_entries(_BEHIND_BRACKET))})")
+_CLOSING_BRACKET: Final = re.compile(r"\](?=~!?b[\[\]])")  # MiniMax
+# Only in a text with bars: Gemma 4 openers, DeepSeek 3.2 tool markup, and those of `_barred` that
+# have neither bar nor bracket inside, which is nearly all of them; Gemma 4 closers.
+_OPENING_BAR: Final = re.compile(
+    f"<(?={_BAR}(?:[^\\s<|\uff5c]{{1,64}}+{_BAR}>|{_WORD}{{1,64}}+>|DSML{_BAR}))"
+)
+_CLOSING_BAR: Final = re.compile(f"<(?=/{_BAR}DSML{_BAR}|{_WORD}{{1,64}}+{_BAR}>)")
 # `<|…|>` with 1 to 64 characters: ChatML, Llama 3 and 4, Phi, GLM, Harmony, Command-R, Granite,
 # Kimi, DeepSeek. Either bar at either end.
+_OPENINGS: Final = ("<|", "<\uff5c")
+_CLOSINGS: Final = ("|>", "\uff5c>")
+_SLASHED: Final = ("</|", "</\uff5c")
 _BAR_OPENS: Final = re.compile(f"<{_BAR}")
 _BAR_CLOSES: Final = re.compile(f"{_BAR}>")
 _BLANK: Final = re.compile(r"\s")
@@ -89,8 +123,8 @@ _TURN_WORDS: Final = re.compile(
 )
 
 
-def _has_bars(text: str) -> bool:
-    return ("<|" in text or "<\uff5c" in text) and ("|>" in text or "\uff5c>" in text)
+def _has(text: str, ends: tuple[str, str]) -> bool:
+    return ends[0] in text or ends[1] in text
 
 
 def _barred(text: str) -> list[int]:
@@ -110,9 +144,30 @@ def _barred(text: str) -> list[int]:
     return starts
 
 
+def _bar_starts(text: str) -> list[int]:
+    starts: list[int] = []
+    closing = _has(text, _CLOSINGS)
+    if closing or _has(text, _SLASHED):
+        starts += [found.start() for found in _CLOSING_BAR.finditer(text)]
+    if _has(text, _OPENINGS):
+        simple = [found.start() for found in _OPENING_BAR.finditer(text)]
+        starts += simple
+        if closing and len(simple) < sum(map(text.count, _OPENINGS)):
+            starts += _barred(text)
+    return starts
+
+
 def _starts(text: str) -> list[int]:
-    starts = [found.start() for found in _TOKENS.finditer(text)]
-    return sorted({*starts, *_barred(text)}) if _has_bars(text) else starts
+    """Offsets of the first characters of literals, in order."""
+    starts: list[int] = []
+    if "<" in text:
+        starts += [found.start() for found in _LESS_THAN.finditer(text)]
+        starts += _bar_starts(text)
+    if "[" in text:
+        starts += [found.start() for found in _BRACKET.finditer(text)]
+    if "]~" in text:
+        starts += [found.start() for found in _CLOSING_BRACKET.finditer(text)]
+    return sorted(set(starts))
 
 
 def _starts_without_hidden(text: str, folded: str) -> list[int]:
@@ -143,13 +198,14 @@ def _may_hide(text: str) -> bool:
     Next to an ASCII character S2 keeps direction controls only; all others have a neighbour that
     no literal but the free part of `<|…|>` contains.
     """
-    return not text.isascii() and (_has_bars(text) or _DIRECTION.search(text) is not None)
+    if text.isascii() or not ("<" in text or "[" in text or "]~" in text):
+        return False
+    barred = _has(text, _OPENINGS) and _has(text, _CLOSINGS)
+    return barred or _DIRECTION.search(text) is not None
 
 
 def find_tokens(text: str) -> list[Span]:
     """Each literal, as the place behind its first character and the backslash for it."""
-    if "<" not in text and "[" not in text and "]" not in text:
-        return []
     starts = _starts(text)
     if _may_hide(text):
         folded = text.translate(_visible_tables.fold_table())

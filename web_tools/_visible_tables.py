@@ -13,9 +13,7 @@ from web_tools import _fence_lookalikes, _visible_classes
 
 __all__ = ("character_class", "class_table", "code_points", "fold_table", "marks")
 
-# Planes 0 to 13 and the tag block of plane 14. Beyond it `translate` leaves a character as it is:
-# supplementary variation selectors end at E0FFF, planes 15 and 16 are private use.
-TABLE_SIZE: Final = 0xE1000
+TABLE_SIZE: Final = 0x110000
 OTHER: Final = "."
 INVISIBLE: Final = "\x01"
 CONTROL: Final = "\x02"

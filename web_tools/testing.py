@@ -211,12 +211,11 @@ def _script_at(text: str, place: int) -> tuple[str, int] | None:
 _DECODERS: Final = {"&": _entity_at, "%": _percent_at, "\\": _script_at}
 
 
-def _decode_once(text: str) -> str:
+def _decode_once(text: str, opener: str) -> str:
     pieces: list[str] = []
     place = 0
     while place < len(text):
-        decoder = _DECODERS.get(text[place])
-        decoded = decoder(text, place) if decoder else None
+        decoded = _DECODERS[opener](text, place) if text[place] == opener else None
         pieces.append(decoded[0] if decoded else text[place])
         place += decoded[1] if decoded else 1
     return "".join(pieces)
@@ -224,14 +223,12 @@ def _decode_once(text: str) -> str:
 
 def forged_tag_in(text: str, *, rounds: int = ROUNDS) -> bool:
     """Whether any spelling of the fence's tag stands in the text, decoded up to *rounds* times."""
-    for _ in range(rounds + 1):
-        if f"<{NAME}" in _skeleton(text):
-            return True
-        decoded = _decode_once(text)
-        if decoded == text:
-            return False
+    found = f"<{NAME}" in _skeleton(text)
+    for opener in tuple(_DECODERS) * rounds:
+        decoded = _decode_once(text, opener)
+        found = found or (decoded != text and f"<{NAME}" in _skeleton(decoded))
         text = decoded
-    return False
+    return found
 
 
 # --- other oracles -------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ UAX 9 for embeddings and isolates.
 """
 
 import functools
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -32,7 +33,19 @@ __all__ = (
 REPLACEMENT: Final = "\ufffd"
 
 _ASCII_CONTROLS: Final = bytes({*range(0x20), 0x7F} - {*b"\t\n\r"})
-_WIDE_LEADS: Final = (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4")
+# UTF-8 of what S1 removes beyond ASCII: C1, LS and PS, the ends of noncharacters (and of a few
+# characters that end alike), the block of FDD0.
+_C1: Final = re.compile(rb"\xc2[\x80-\x9f]")
+_OTHER_CONTROLS: Final = (
+    b"\xe2\x80\xa8",
+    b"\xe2\x80\xa9",
+    b"\xbf\xbe",
+    b"\xbf\xbf",
+    b"\xef\xb7",
+)
+# UTF-8 of what S2 may remove beyond the basic plane: E0000 to E0FFF, the musical and shorthand
+# controls, the Khitan filler.
+_WIDE_SUSPECTS: Final = (b"\xf3\xa0", b"\xf0\x9d\x85", b"\xf0\x9b\xb2", b"\xf0\x96\xbf\xa4")
 
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
@@ -62,26 +75,39 @@ _CONTROLS: Final = re.compile(
 )
 _LINE_BREAKS: Final = re.compile(r"[\r\x85\u2028\u2029](?:(?<!\r)|(?!\n))")
 _OTHER_BREAKS: Final = re.compile(r"[\x85\u2028\u2029]")
-# One removable code point or a run of them, over the classes of `_visible_classes`. Every context
+# Removable code points in a row, over the classes of `_visible_classes`. Every context
 # is a neighbour in the raw text, so what was kept is kept again: the step is idempotent.
 # `k` is an invisible code point already kept by the rules on flags or direction.
 _HIDDEN: Final = "JNZ1TPvFMOIpqXBtcDk"
-_UNEXPLAINED: Final = (
-    "[JNZ1TPvFBMOIpqXtcD](?:(?<=[MOIpqXtcD])"
-    # ZWNJ between two letters of a cursive script; either joiner at a virama
-    "|(?<=N)(?!(?<=[AaGm]N)[AGm]|(?<=[Hh]N)(?:[^HID]|$)|(?<![HID]N)[Hh])"
-    # ZWJ beside a cursive letter; between two emoji
-    "|(?<=J)(?!(?<=[AaGmHh]J)(?:[^HID]|$)|(?<![HID]J)[AGmHh]|(?:(?<=EJ)|(?<=EKJ)|(?<=EPJ))E)"
-    "|(?<=Z)(?!(?<=[Sh]Z)[Sh])"
-    "|(?<=1)(?<![Co]1)"
-    "|(?<=T)(?<![CE]T)"
-    "|(?<=P)(?<![CE]P)(?!(?<=dP)y)"
-    "|(?<=v)(?<!Cv)"
-    "|(?<=F)(?<!GF)"
-    "|(?<=B)(?<!bB)(?!b))"
-).replace("HID", _HIDDEN)
-_REMOVABLE: Final = re.compile(f"{_UNEXPLAINED}(?:{_UNEXPLAINED})*+".encode())
-_PIECE_CHARS: Final = 2_000
+_REMOVABLE: Final = re.compile(
+    (
+        "[JNZ1TPvFBMOIpqXtcD](?:(?<=[MOIpqXtcD])"
+        # ZWNJ between two letters of a cursive script; either joiner at a virama
+        "|(?<=N)(?!(?<=[AaGm]N)[AGm]|(?<=[Hh]N)(?![HID])|(?<![HID]N)[Hh])"
+        # ZWJ beside a cursive letter; between two emoji
+        "|(?<=J)(?!(?<=[AaGmHh]J)(?![HID])|(?<![HID]J)[AGmHh]|(?:(?<=EJ)|(?<=EKJ)|(?<=EPJ))E)"
+        "|(?<=Z)(?!(?<=[Sh]Z)[Sh])"
+        "|(?<=1)(?<![Co]1)"
+        "|(?<=T)(?<![CE]T)"
+        "|(?<=P)(?<![CE]P)(?!(?<=dP)y)"
+        "|(?<=v)(?<!Cv)"
+        "|(?<=F)(?<!GF)"
+        "|(?<=B)(?<!bB)(?!b))"
+        # Behind one that goes, no other has a visible neighbour on its left; the rest go with it,
+        # but for a Braille blank, which may lean on its right.
+        "[JNZ1TPvFMOIpqXtcD]*+"
+    )
+    .replace("HID", _HIDDEN)
+    .encode()
+)
+_REGION_CHARS: Final = 2_000
+# Below one invisible code point in so many characters, each is judged by its neighbours alone.
+_SPARSE: Final = 40
+_REACH: Final = 3
+# What is judged by its line or by a longer sequence, never by neighbours alone.
+_LINE_WIDE: Final = frozenset(
+    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\U000e007f"
+)
 
 _DIRECTIONAL: Final = re.compile(b"[MOIpqX]")
 _EMBEDDING: Final = re.compile(b"[OIpqX]")
@@ -133,36 +159,26 @@ def _decoded(text: str) -> tuple[str, bytes]:
 
 @functools.cache
 def _suspects(*, wide: bool) -> re.Pattern[str]:
-    """Code points that S1 or S2 may remove; *wide* looks beyond the basic plane as well.
+    """Runs of code points that S2 may remove; *wide* looks beyond the basic plane as well.
 
-    Each range beyond the basic plane is tried on every character, so the wide pattern has few:
-    all unassigned planes are one range.
+    Each range beyond the basic plane is tried on every character.
     """
     table = _visible_tables.fold_table()
-    wanted = _visible_tables.INVISIBLE + _visible_tables.CONTROL
-    last = 0x40000 if wide else 0x10000
-    narrow = _visible_tables.character_class(wanted, table, last)
-    unassigned = r"\U00040000-\U0010ffff" if wide else ""
-    return re.compile(f"[{narrow}{unassigned}]")
+    last = _visible_tables.TABLE_SIZE if wide else 0x10000
+    return re.compile(
+        f"[{_visible_tables.character_class(_visible_tables.INVISIBLE, table, last)}]+"
+    )
 
 
-@functools.cache
-def _controls_in_sight() -> re.Pattern[str]:
-    return re.compile(rf"[\x1b\x85\x90\x98\x9b\x9d-\x9f\u2028\u2029{_PLAIN}]")
-
-
-def _first_suspect(text: str, data: bytes) -> int:
-    """Offset of the first code point that S1 or S2 may remove, or -1.
-
-    *data* is the UTF-8 form, in which a lead byte tells whether there is anything beyond the
-    basic plane.
-    """
+def _may_have_controls(text: str, data: bytes) -> bool:
+    """Whether S1 may find something; *data* is the UTF-8 form, which is quick to search."""
+    if len(data.translate(None, _ASCII_CONTROLS)) != len(data):
+        return True
+    if "\r" in text and text.count("\r") != text.count("\r\n"):
+        return True
     if text.isascii():
-        clean = len(data.translate(None, _ASCII_CONTROLS)) == len(data)
-        return -1 if clean else 0
-    wide = any(lead in data for lead in _WIDE_LEADS)
-    found = _suspects(wide=wide).search(text)
-    return found.start() if found else -1
+        return False
+    return _C1.search(data) is not None or any(end in data for end in _OTHER_CONTROLS)
 
 
 def _found(pattern: re.Pattern[str], replacement: str, text: str) -> Iterator[Span]:
@@ -251,43 +267,86 @@ def _keep_directional(classes: bytearray) -> None:
         found = _DIRECTIONAL.search(classes, end)
 
 
-def _removable_in(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    part = text[start:end]
-    classes = bytearray(part.translate(_visible_tables.class_table()).encode("ascii", "replace"))
+def _classes(text: str) -> bytes:
+    """Class of each character, `k` where flags or direction explain an invisible one."""
+    classes = bytearray(text.translate(_visible_tables.class_table()).encode())
     if b"c" in classes:
-        _keep_flags(part, classes)
+        _keep_flags(text, classes)
     _keep_directional(classes)
-    return [(start + found.start(), start + found.end()) for found in _REMOVABLE.finditer(classes)]
+    return bytes(classes)
 
 
-def _removable(text: str) -> Iterator[list[tuple[int, int]]]:
-    """What S2 removes, looking only at lines that have something to judge.
+def _sparse_removable(text: str, places: list[int]) -> list[tuple[int, int]]:
+    """The same for few places that look at their neighbours only."""
+    spans: list[tuple[int, int]] = []
+    for place in places:
+        start = max(place - _REACH, 0)
+        classes = _classes(text[start : place + _REACH])
+        if _REMOVABLE.match(classes, place - start):
+            spans.append((place, place + 1))
+    return spans
 
-    No context reaches beyond a line; lines are taken in pieces of some thousand characters.
+
+def _without(text: str, spans: list[tuple[int, int]]) -> str:
+    starts = [start for start, _ in spans]
+    ends = [end for _, end in spans]
+    kept = zip([0, *ends], [*starts, len(text)], strict=True)
+    return "".join([text[start:end] for start, end in kept])
+
+
+def _few_places(text: str, suspects: re.Pattern[str]) -> list[int] | None:
+    """Offsets of the invisible code points, if they are few and look at their neighbours only."""
+    limit = len(text) // _SPARSE
+    runs = list(itertools.islice(suspects.finditer(text), limit + 1))
+    if len(runs) > limit or sum(len(run[0]) for run in runs) > limit:
+        return None
+    if any(not _LINE_WIDE.isdisjoint(run[0]) for run in runs):
+        return None
+    return [place for run in runs for place in range(run.start(), run.end())]
+
+
+def _explained(text: str, suspects: re.Pattern[str]) -> str:
+    """Whole lines without what no context explains."""
+    places = _few_places(text, suspects)
+    if places is not None:
+        return _without(text, _sparse_removable(text, places))
+    classes = _classes(text)
+    spans = [found.span() for found in _REMOVABLE.finditer(classes)]
+    hidden = len(classes) - len(classes.translate(None, _HIDDEN.encode()))
+    if sum(end - start for start, end in spans) == hidden:
+        return suspects.sub("", text)
+    return _without(text, spans)
+
+
+def _regions(text: str, suspects: re.Pattern[str]) -> Iterator[tuple[int, int]]:
+    """Groups of whole lines that have something to judge, of some thousand characters.
+
+    No context reaches beyond a line.
     """
-    suspects = _suspects(wide=True)
     found = suspects.search(text)
     while found:
         start = text.rfind("\n", 0, found.start()) + 1
-        end = text.find("\n", max(found.start(), start + _PIECE_CHARS))
+        end = text.find("\n", max(found.start(), start + _REGION_CHARS))
         end = len(text) if end < 0 else end
-        yield _removable_in(text, start, end)
+        yield start, end
         found = suspects.search(text, end)
 
 
 def _removals(text: str) -> Iterator[Span]:
-    return ((start, end, "") for part in _removable(text) for start, end in part)
+    for start, end in _regions(text, _suspects(wide=True)):
+        for found in _REMOVABLE.finditer(_classes(text[start:end])):
+            yield start + found.start(), start + found.end(), ""
 
 
 def remove_invisibles(text: str) -> Step:
     """S2: the text without invisible code points that no context explains."""
+    data = text.encode()
+    suspects = _suspects(wide=any(start in data for start in _WIDE_SUSPECTS))
     pieces: list[str] = []
     done = 0
-    for part in _removable(text):
-        kept_starts = [done, *(end for _, end in part)]
-        kept = zip(kept_starts, (start for start, _ in part), strict=False)
-        pieces += [text[start:end] for start, end in kept]
-        done = kept_starts[-1]
+    for start, end in _regions(text, suspects):
+        pieces += (text[done:start], _explained(text[start:end], suspects))
+        done = end
     pieces.append(text[done:])
     return Step(name="invisibles", before=text, after="".join(pieces), find=_removals)
 
@@ -297,12 +356,10 @@ def make_visible(text: str) -> VisibleText:
     raw, data = _decoded(text)
     steps: list[Step] = []
     visible = raw
-    suspect = _first_suspect(raw, data)
-    lone_return = "\r" in raw and raw.count("\r") != raw.count("\r\n")
-    if lone_return or (suspect >= 0 and _controls_in_sight().search(raw, suspect)):
+    if _may_have_controls(raw, data):
         steps += remove_controls(raw)
         visible = steps[-1].after
-    if suspect >= 0 and not visible.isascii():
+    if not visible.isascii():
         steps.append(remove_invisibles(visible))
         visible = steps[-1].after
     changed = tuple(step for step in steps if step.before != step.after)

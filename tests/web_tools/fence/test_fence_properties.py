@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from web_tools import _fence_tags, _fence_tokens
+from web_tools._visible_edits import undo
 from web_tools.fence import (
     FencedBlock,
     FenceKind,
@@ -437,3 +438,37 @@ def test_cases_file_is_the_shared_one() -> None:
     rows = (Path(__file__).parents[2] / "cases" / "fence.jsonl").read_text().splitlines()
 
     assert len(rows) == len(set(rows)) == 135
+
+
+@given(st.lists(hostile_texts(), min_size=1, max_size=3), st.integers(200, 3_000))
+@settings(max_examples=100)
+@example(["x\u200b\u200b\u0627\u200c\u0627"], 400)
+@example(["\U0001f468\u200d\U0001f469\ufe0f\u200d\U0001f525"], 400)
+def test_context_rules_do_not_depend_on_density(texts: list[str], distance: int) -> None:
+    """Few invisible code points in a long text are judged as many in a short one."""
+    padding = " " + "x" * distance + " "
+    padded = padding.join(["", *texts, ""])
+    short = " x ".join(["", *texts, ""])
+
+    long_way, short_way = make_visible(padded), make_visible(short)
+
+    assert short_way.text == long_way.text.replace(padding, " x ")
+    for visible in (long_way, short_way):
+        for step in visible.steps:
+            assert step.before == undo(step.after, step.edits)
+
+
+def test_regions_are_judged_separately_and_alike() -> None:
+    """A page of many lines gives what its lines give."""
+    lines = [
+        "\u05d0 \u2067b\u2069",
+        "a\u2067b\u2069",
+        "\u0645\u06cc\u200c\u062e",
+        "x\u200by",
+        "z" * 900,
+    ]
+    page = "\n".join(lines * 20)
+
+    expected = "\n".join(make_visible(line).text for line in lines * 20)
+
+    assert expected == make_visible(page).text
