@@ -324,7 +324,7 @@ class Ledger:
         """A copy that does not change any more."""
         return LedgerView(
             limits=self._limits,
-            used=dict(self._used),
+            used={bucket: n for bucket, n in self._used.items() if n},
             reserved={bucket: n for bucket, n in self._reserved.items() if n},
             active_seconds=self.active_seconds(now),
             refused=self.refused,
