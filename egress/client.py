@@ -19,6 +19,7 @@ from egress.body import PIECE_BYTES, BodyMeter, coding_of
 from egress.chain import REDIRECT_STATUSES, Chain, Hop, next_hop
 from egress.decision import Deny, check_answers, check_listed
 from egress.errors import (
+    BodyIncomplete,
     ClientClosed,
     ConnectFailed,
     DeadlineExceeded,
@@ -137,13 +138,11 @@ class GuardedClient:
             raise ClientClosed("the client is closed")
         target = url if isinstance(url, Target) else parse_target(url)
         run = _Run(self, Chain(target=target), limits or self._limits)
-        deadline = asyncio.timeout(run.limits.timeout_seconds)
         try:
-            async with deadline:
+            async with asyncio.timeout(run.limits.timeout_seconds):
                 return await run.follow()
+        # Those of the ports are translated where they are called: this one is the deadline's.
         except TimeoutError as error:
-            if not deadline.expired():
-                raise
             host, hop = run.chain.target.host, len(run.chain.hops)
             raise DeadlineExceeded(host=host, hop=hop) from error
 
@@ -207,7 +206,10 @@ class _Run:
             host=host,
             hop=hop,
         )
-        body = await _collect(response, meter)
+        try:
+            body = await _collect(response, meter)
+        except OSError as error:
+            raise BodyIncomplete(host=host, hop=hop, detail=type(error).__name__) from error
         return Fetched(
             status=response.status,
             headers=_encodable(response.headers),

@@ -47,6 +47,13 @@ class DenyReason(StrEnum):
     TOO_MANY_ANSWERS = "too_many_answers"
     ANSWER_NOT_THE_LITERAL = "answer_not_the_literal"
     HTTPS_ONLY = "https_only"
+    # Of the egress proxy (R13).
+    NOT_TLS = "not_tls"
+    HELLO_TOO_LARGE = "hello_too_large"
+    SNI_MISSING = "sni_missing"
+    SNI_MISMATCH = "sni_mismatch"
+    OWN_LISTENER = "own_listener"
+    DENIED_BY_PROXY = "denied_by_proxy"
 
 
 @attrs.frozen(kw_only=True)

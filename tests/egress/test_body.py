@@ -99,6 +99,14 @@ def test_a_bomb_costs_what_the_cap_costs(kind: str) -> None:
     assert max(map(len, pieces)) <= PIECE_BYTES
 
 
+@pytest.mark.parametrize("extra", [0, 21, 100, 227, 258])
+def test_output_that_a_piece_held_back_is_not_lost(extra: int) -> None:
+    """Zlib can have taken all input while the piece's limit keeps its last bytes back."""
+    page = b"\0" * (PIECE_BYTES + extra)
+
+    assert page == _read(_meter(Coding.DEFLATE), [_deflate(page)])
+
+
 def test_gzip_members_follow_each_other() -> None:
     """RFC 1952 section 2.2, cut anywhere; what follows the last one is ignored."""
     whole = gzip.compress(b"one") + gzip.compress(b"") + gzip.compress(b"two")

@@ -350,6 +350,23 @@ def test_a_broken_body_is_an_error_and_is_given_back() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError("boom"), TimeoutError(), ConnectionResetError()])
+def test_an_os_error_of_a_body_is_an_incomplete_body(error: OSError) -> None:
+    """A `TimeoutError` from below is not mistaken for the deadline."""
+    transport = RecordingTransport([ScriptedAnswer(chunks=(b"half",), body_error=error)])
+
+    with pytest.raises(BodyIncomplete):
+        _run(
+            _fetch(
+                _policy("a.test"),
+                "http://a.test/",
+                ScriptedResolver({"a.test": [_GOOD]}),
+                transport,
+            )
+        )
+    transport.assert_finished()
+
+
+@pytest.mark.parametrize("error", [OSError("boom"), TimeoutError(), ConnectionResetError()])
 def test_an_os_error_of_a_port_is_a_fetch_error(error: OSError) -> None:
     """Nothing from below leaves `fetch` untranslated, not even `TimeoutError`."""
     transport = RecordingTransport([ScriptedAnswer(error=error)])

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 import attrs
 import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -223,6 +224,31 @@ def test_large_bodies_keep_their_connection() -> None:
                     fetched = await client.fetch(f"http://a.test:{server.port}{path}")
                     assert fetched.body == body
             assert server.accepted == 1
+
+    _run(main())
+
+
+def test_a_resolver_that_goes_astray_reaches_no_socket() -> None:
+    """Should aiohttp ever resolve by itself, the socket factory still refuses what was not vetted."""
+
+    class Astray(AbstractResolver):
+        async def resolve(
+            self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+        ) -> list[ResolveResult]:
+            return [transport_module._resolved(host, port, "127.0.0.1")]
+
+        async def close(self) -> None: ...
+
+    async def main() -> None:
+        async with _serve(_answers({"/": _ok()})) as server:
+            transport = AiohttpTransport()
+            async with _client(transport=transport) as client:
+                connector = transport._session_for(client._policy).connector
+                assert isinstance(connector, transport_module._PinnedConnector)
+                connector._resolver = Astray()
+                with pytest.raises(ConnectFailed):
+                    await client.fetch(f"http://a.test:{server.port}/")
+            assert server.accepted == 0
 
     _run(main())
 
@@ -435,6 +461,7 @@ def _field_flood(count: int, size: int) -> bytes:
         b"HTTP/1.1 200 OK\r\nX: " + b"a" * 66_000 + b"\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nX: " + b"a" * 5_000_000,
         b"HTTP/1.1 200 OK\r\n" + b"X: a\r\n" * 500_000,
+        b"HTTP/1.1 200 OK\r\n" + (b"X: " + b"a" * 8_000 + b"\r\n") * 100,
     ],
     ids=[
         "17 hints",
@@ -445,6 +472,7 @@ def _field_flood(count: int, size: int) -> bytes:
         "one",
         "endless one",
         "endless",
+        "fat and endless",
     ],
 )
 def test_a_head_has_its_cap(raw: bytes) -> None:
