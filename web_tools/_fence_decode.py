@@ -7,6 +7,7 @@ Source: HTML 13.5 (named references, also without semicolon), RFC 3986 section 2
 12.9.4 (string escapes) and B.2.1 (`%uXXXX`), CSS Syntax 4.3.7 for the one escape that matters.
 """
 
+import functools
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ _HEX: Final = "[0-9A-Fa-f]"
 _TAIL: Final = "%[89ABab][0-9A-Fa-f]"
 
 
+@functools.cache
 def _legacy_names() -> dict[str, list[str]]:
     """The names that HTML reads without a semicolon, by their first two letters, longest first."""
     names: dict[str, list[str]] = {}
@@ -34,13 +36,10 @@ def _legacy_names() -> dict[str, list[str]]:
     return names
 
 
-_LEGACY: Final = _legacy_names()
-
-
 def _legacy_starts() -> str:
     """Pattern of the first two letters of those names, in any case."""
     seconds: dict[str, str] = {}
-    for pair in sorted(_LEGACY):
+    for pair in sorted(_legacy_names()):
         first, second = tuple(pair)
         seconds[first] = seconds.get(first, "") + second.upper() + second
     return "|".join(f"[{first.upper()}{first}][{seconds[first]}]" for first in seconds)
@@ -48,35 +47,47 @@ def _legacy_starts() -> str:
 
 # One kind after the other: each pattern begins with its opener, which is found at the speed of
 # memchr, and the readings between are readings too.
-_ENTITY: Final = re.compile(
-    "(&(?:"
-    "#[0-9]+;?"
-    f"|#[Xx]{_HEX}+;?"
-    "|[A-Za-z][A-Za-z0-9]{1,31};"
-    f"|(?=[A-Za-z])(?:{_legacy_starts()})[A-Za-z0-9]{{0,30}}"
-    "))"
-)
-_PERCENT: Final = re.compile(
-    "(%(?:"
-    "[0-7][0-9A-Fa-f]"
-    f"|[CDcd]{_HEX}{_TAIL}"
-    f"|[Ee]{_HEX}(?:{_TAIL}){{2}}"
-    f"|[Ff][0-4](?:{_TAIL}){{3}}"
-    f"|[89ABab]{_HEX}"
-    f"|[Uu]{_HEX}{{4}}"
-    "))"
-)
-_SCRIPT: Final = re.compile(
-    r"(\\(?:"
-    rf"u[Dd][89ABab]{_HEX}{{2}}\\u[Dd][C-Fc-f]{_HEX}{{2}}"
-    f"|u{_HEX}{{4}}"
-    rf"|u\{{{_HEX}+\}}"
-    f"|U{_HEX}{{8}}"
-    f"|x{_HEX}{{2}}"
-    "|0{0,4}3[Cc]"  # CSS `\3c`, the bracket
-    "|[0-3]?[0-7]{1,2}"
-    "))"
-)
+@functools.cache
+def _entity_pattern() -> re.Pattern[str]:
+    return re.compile(
+        "(&(?:"
+        "#[0-9]+;?"
+        f"|#[Xx]{_HEX}+;?"
+        "|[A-Za-z][A-Za-z0-9]{1,31};"
+        f"|(?=[A-Za-z])(?:{_legacy_starts()})[A-Za-z0-9]{{0,30}}"
+        "))"
+    )
+
+
+@functools.cache
+def _percent_pattern() -> re.Pattern[str]:
+    return re.compile(
+        "(%(?:"
+        "[0-7][0-9A-Fa-f]"
+        f"|[CDcd]{_HEX}{_TAIL}"
+        f"|[Ee]{_HEX}(?:{_TAIL}){{2}}"
+        f"|[Ff][0-4](?:{_TAIL}){{3}}"
+        f"|[89ABab]{_HEX}"
+        f"|[Uu]{_HEX}{{4}}"
+        "))"
+    )
+
+
+@functools.cache
+def _script_pattern() -> re.Pattern[str]:
+    return re.compile(
+        r"(\\(?:"
+        rf"u[Dd][89ABab]{_HEX}{{2}}\\u[Dd][C-Fc-f]{_HEX}{{2}}"
+        f"|u{_HEX}{{4}}"
+        rf"|u\{{{_HEX}+\}}"
+        f"|U{_HEX}{{8}}"
+        f"|x{_HEX}{{2}}"
+        "|0{0,4}3[Cc]"  # CSS `\3c`, the bracket
+        "|[0-3]?[0-7]{1,2}"
+        "))"
+    )
+
+
 _LARGEST: Final = 0x10FFFF
 
 
@@ -129,7 +140,7 @@ def _named(spelling: str) -> tuple[str, int]:
         meant = html5.get(name) or html5.get(name.lower())
         if meant:
             return meant, len(spelling)
-    for legacy in _LEGACY.get(name[:2].lower(), ()):
+    for legacy in _legacy_names().get(name[:2].lower(), ()):
         if name.startswith(legacy) or name.lower().startswith(legacy.lower()):
             return html5[legacy], 1 + len(legacy)
     return "", 0
@@ -171,11 +182,11 @@ def _percent(spelling: str) -> tuple[str, int]:
     return meant, len(spelling)
 
 
-Kind: TypeAlias = tuple[str, re.Pattern[str], Callable[[str], tuple[str, int]]]
+Kind: TypeAlias = tuple[str, Callable[[], re.Pattern[str]], Callable[[str], tuple[str, int]]]
 _KINDS: Final[tuple[Kind, ...]] = (
-    ("&", _ENTITY, _entity),
-    ("%", _PERCENT, _percent),
-    ("\\", _SCRIPT, lambda spelling: (_script(spelling), len(spelling))),
+    ("&", _entity_pattern, _entity),
+    ("%", _percent_pattern, _percent),
+    ("\\", _script_pattern, lambda spelling: (_script(spelling), len(spelling))),
 )
 
 
@@ -185,7 +196,7 @@ def _decoded(text: str, kind: Kind) -> tuple[str, Meanings]:
     A meaning says how many characters of the spelling it took; 0 if it is none after all.
     """
     _, pattern, decode = kind
-    pieces = pattern.split(text)
+    pieces = pattern().split(text)
     meanings = {spelling: decode(spelling) for spelling in set(pieces[1::2])}
     plain = {spelling: meant + spelling[used:] for spelling, (meant, used) in meanings.items()}
     pieces[1::2] = [plain[spelling] for spelling in pieces[1::2]]
@@ -223,7 +234,7 @@ def readings(text: str) -> Iterator[Reading]:
                 continue
             decoded, meanings = _decoded(text, kind)
             if decoded != text:
-                passes = (*passes, (kind[1], text, meanings))
+                passes = (*passes, (kind[1](), text, meanings))
                 text = decoded
                 yield Reading(text=text, passes=passes)
         if text == before:

@@ -30,6 +30,10 @@ _OUTSIDE: Final = re.compile(r"[^\x21\x23-\x3b\x3d\x3f-\x7e]")
 _EDGES: Final = "".join(chr(number) for number in range(0x21))
 _BREAKS: Final = dict.fromkeys(map(ord, "\t\n\r"))
 
+# An address that is canonical as it stands, and too plain to spell anything.
+_PLAIN: Final = re.compile(r"https?://[a-z0-9-]+(?:\.[a-z0-9-]+)*(?:/[A-Za-z0-9./_~=?-]{0,1000})?")
+_SUSPECT: Final = re.compile("(?i)u[^a-z0-9]*+n[^a-z0-9]*+t[^a-z0-9]*+r[^a-z0-9]*+u")
+
 _TIME: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?Z"
 )
@@ -113,6 +117,8 @@ def source_value(source: str | None) -> SourceValue:
     """The `source` of a block for any string; `none` when there is no address."""
     if source is None:
         return SourceValue(text="none", flag=None)
+    if _PLAIN.fullmatch(source) and not _SUSPECT.search(source):
+        return SourceValue(text=source, flag=None)
     text = replace_surrogates(source).strip(_EDGES).translate(_BREAKS)
     found = _SCHEME.fullmatch(text)
     scheme, rest = (found[1].lower(), found[2]) if found else ("", text)
@@ -121,7 +127,8 @@ def source_value(source: str | None) -> SourceValue:
     else:
         value = _other_address(text, scheme, rest)
     hidden = _fence_tags.hide_name(value.text, NAME_MARK)
-    return attrs.evolve(value, text=_shortened(_fence_tokens.break_tokens(hidden).after))
+    broken = _fence_tokens.break_tokens(hidden)
+    return attrs.evolve(value, text=_shortened(broken[-1].after if broken else hidden))
 
 
 def time_value(retrieved_at: str | datetime | None) -> str:

@@ -38,15 +38,24 @@ def _letters(name: str) -> str:
 
 
 _NAME_LETTERS: Final = TAG.replace("-", "")
-_LETTERS: Final = _letters(_NAME_LETTERS)
-_WALK: Final = re.compile(f"<({_SKIP}){_LETTERS}")
-_NAME: Final = re.compile(f"({_LETTERS})")
+
+
+@functools.cache
+def _walk() -> re.Pattern[str]:
+    return re.compile(f"<({_SKIP}){_letters(_NAME_LETTERS)}")
+
+
+@functools.cache
+def _name() -> re.Pattern[str]:
+    return re.compile(f"({_letters(_NAME_LETTERS)})")
+
 
 _WIDE_BRACKET: Final = "\U0001d236"  # the only bracket beyond the basic plane; a test says so
 _LETTERS_ONLY: Final = {
     **{ord(character): None for character in _SKIPPED},
     **{ord(short): letters for letters, short in _visible_tables.TWO_LETTERS.items()},
 }
+_SHORT_CHARS: Final = 4_000  # folded sooner than looked at
 _LOOK_CHARS: Final = 64
 _MAX_LOOKS: Final = 200
 
@@ -72,7 +81,7 @@ def _spells_name(start: str) -> bool:
 
 def _may_have_tag(text: str) -> bool:
     """Cheap test that saves folding a text that is not ASCII; true when in doubt."""
-    if text.isascii() or _WIDE_BRACKET in text:
+    if text.isascii() or len(text) < _SHORT_CHARS or _WIDE_BRACKET in text:
         return True
     found = _bracket_then_letter().finditer(text)
     for match in itertools.islice(found, _MAX_LOOKS):
@@ -103,8 +112,8 @@ def find_tags(text: str) -> list[Span]:
     """
     matches: list[tuple[int, int, bool]] = []
     for reading in readings(text):
-        if _may_have_tag(reading.text):
-            matches += _matches(reading, _WALK)
+        if _may_have_tag(reading.text):  # most texts are folded never or once
+            matches += _matches(reading, _walk())
     spans: list[Span] = []
     done = 0
     for start, first, slash in sorted(matches):
@@ -130,7 +139,7 @@ def break_tags(text: str) -> tuple[Step, ...]:
 
 def hide_name(text: str, replacement: str) -> str:
     """The text with each spelling of the tag's name replaced, bracket or none."""
-    matches = [match for reading in readings(text) for match in _matches(reading, _NAME)]
+    matches = [match for reading in readings(text) for match in _matches(reading, _name())]
     spans: list[Span] = []
     done = 0
     for start, end, _ in sorted(matches):

@@ -6,6 +6,7 @@ that begins inside another one gets a backslash of its own.
 Source: the templates and tokenizer files named beside each row.
 """
 
+import functools
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -85,26 +86,48 @@ def _entries(rows: Iterable[tuple[str, str, str]]) -> list[tuple[str, str]]:
 
 
 _ELEMENT_END: Final = r"(?![\w.-])"
-_ELEMENTS: Final = [
-    (slash + word, _ELEMENT_END)
-    for word in f"{_TOOL_ELEMENTS} {_OTHER_ELEMENTS}".split()
-    for slash in ("", "/")
-]
-_NAMESPACED: Final = _trie((word, _ELEMENT_END) for word in _TOOL_ELEMENTS.split())
+
 
 # Each pattern begins with one literal, which is searched at the speed of memchr, and consumes
-# nothing else, so copies that overlap are all found.
-_LESS_THAN: Final = re.compile(
-    f"<(?={_trie(_entries(_BEHIND_LESS_THAN) + _ELEMENTS)}|/?[A-Za-z]{{1,16}}+:{_NAMESPACED})"
-)
-_BRACKET: Final = re.compile(rf"\[(?={_trie(_entries(_BEHIND_BRACKET))})")
-_CLOSING_BRACKET: Final = re.compile(r"\](?=~!?b[\[\]])")  # MiniMax
-# Only in a text with bars: Gemma 4 openers, DeepSeek 3.2 tool markup, and those of `_barred` that
-# have neither bar nor bracket inside, which is nearly all of them; Gemma 4 closers.
-_OPENING_BAR: Final = re.compile(
-    f"<(?={_BAR}(?:[^\\s<|\uff5c]{{1,64}}+{_BAR}>|{_WORD}{{1,64}}+>|DSML{_BAR}))"
-)
-_CLOSING_BAR: Final = re.compile(f"<(?=/{_BAR}DSML{_BAR}|{_WORD}{{1,64}}+{_BAR}>)")
+# nothing else, so copies that overlap are all found. Compiled when a text has the literal.
+@functools.cache
+def _less_than() -> re.Pattern[str]:
+    elements = [
+        (slash + word, _ELEMENT_END)
+        for word in f"{_TOOL_ELEMENTS} {_OTHER_ELEMENTS}".split()
+        for slash in ("", "/")
+    ]
+    namespaced = _trie((word, _ELEMENT_END) for word in _TOOL_ELEMENTS.split())
+    plain = _trie(_entries(_BEHIND_LESS_THAN) + elements)
+    return re.compile(f"<(?={plain}|/?[A-Za-z]{{1,16}}+:{namespaced})")
+
+
+@functools.cache
+def _bracket() -> re.Pattern[str]:
+    return re.compile(rf"\[(?={_trie(_entries(_BEHIND_BRACKET))})")
+
+
+@functools.cache
+def _closing_bracket() -> re.Pattern[str]:
+    return re.compile(r"\](?=~!?b[\[\]])")  # MiniMax
+
+
+@functools.cache
+def _opening_bar() -> re.Pattern[str]:
+    """Gemma 4 openers, DeepSeek 3.2 tool markup, and most of what `_barred` finds.
+
+    That is those that have neither bar nor bracket inside, which is nearly all of them.
+    """
+    inside = f"[^\\s<|\uff5c]{{1,64}}+{_BAR}>|{_WORD}{{1,64}}+>|DSML{_BAR}"
+    return re.compile(f"<(?={_BAR}(?:{inside}))")
+
+
+@functools.cache
+def _closing_bar() -> re.Pattern[str]:
+    """Gemma 4 closers, DeepSeek 3.2 tool markup."""
+    return re.compile(f"<(?=/{_BAR}DSML{_BAR}|{_WORD}{{1,64}}+{_BAR}>)")
+
+
 # `<|…|>` with 1 to 64 characters: ChatML, Llama 3 and 4, Phi, GLM, Harmony, Command-R, Granite,
 # Kimi, DeepSeek. Either bar at either end.
 _OPENINGS: Final = ("<|", "<\uff5c")
@@ -116,11 +139,12 @@ _BLANK: Final = re.compile(r"\s")
 _BARRED_LIMIT: Final = 64
 _DIRECTION: Final = re.compile("[\u061c\u200e\u200f\u202a-\u202c\u2066-\u2069]")
 _HIDDEN: Final = re.compile(f"{_visible_tables.INVISIBLE}+")
-_TURN_WORDS: Final = re.compile(
-    r"^[ \t]{0,8}(?:#{1,3} ?|\*\*)?(Human|Assistant|User|System|Developer|Tool|Instruction|Response)"
-    r"(?:\*\*)?:",
-    re.MULTILINE,
-)
+
+
+@functools.cache
+def _turn_words() -> re.Pattern[str]:
+    words = "Human|Assistant|User|System|Developer|Tool|Instruction|Response"
+    return re.compile(rf"^[ \t]{{0,8}}(?:#{{1,3}} ?|\*\*)?(?:{words})(?:\*\*)?:", re.MULTILINE)
 
 
 def _has(text: str, ends: tuple[str, str]) -> bool:
@@ -148,9 +172,9 @@ def _bar_starts(text: str) -> list[int]:
     starts: list[int] = []
     closing = _has(text, _CLOSINGS)
     if closing or _has(text, _SLASHED):
-        starts += [found.start() for found in _CLOSING_BAR.finditer(text)]
+        starts += [found.start() for found in _closing_bar().finditer(text)]
     if _has(text, _OPENINGS):
-        simple = [found.start() for found in _OPENING_BAR.finditer(text)]
+        simple = [found.start() for found in _opening_bar().finditer(text)]
         starts += simple
         if closing and len(simple) < sum(map(text.count, _OPENINGS)):
             starts += _barred(text)
@@ -161,12 +185,12 @@ def _starts(text: str) -> list[int]:
     """Offsets of the first characters of literals, in order."""
     starts: list[int] = []
     if "<" in text:
-        starts += [found.start() for found in _LESS_THAN.finditer(text)]
+        starts += [found.start() for found in _less_than().finditer(text)]
         starts += _bar_starts(text)
     if "[" in text:
-        starts += [found.start() for found in _BRACKET.finditer(text)]
+        starts += [found.start() for found in _bracket().finditer(text)]
     if "]~" in text:
-        starts += [found.start() for found in _CLOSING_BRACKET.finditer(text)]
+        starts += [found.start() for found in _closing_bracket().finditer(text)]
     return sorted(set(starts))
 
 
@@ -213,13 +237,14 @@ def find_tokens(text: str) -> list[Span]:
     return [(start + 1, start + 1, "\\") for start in starts]
 
 
-def break_tokens(text: str) -> Step:
-    """S4: the text with each literal broken."""
-    return Step(
-        name="tokens", before=text, after=rewrite(text, find_tokens(text)), find=find_tokens
-    )
+def break_tokens(text: str) -> tuple[Step, ...]:
+    """S4: the step that breaks each literal, if there is any."""
+    spans = find_tokens(text)
+    if not spans:
+        return ()
+    return (Step(name="tokens", before=text, after=rewrite(text, spans), find=find_tokens),)
 
 
 def find_turn_words(text: str) -> int:
     """How many lines begin like a turn of a dialogue. Reported, never rewritten."""
-    return sum(1 for _ in _TURN_WORDS.finditer(text))
+    return sum(1 for _ in _turn_words().finditer(text))

@@ -234,9 +234,9 @@ def text_revision(text: str) -> str:
 
 
 def _broken(content: str) -> tuple[str, tuple[Step, ...]]:
-    tokens = _fence_tokens.break_tokens(content)
-    steps = (tokens, *_fence_tags.break_tags(tokens.after))
-    return steps[-1].after, tuple(step for step in steps if step.before != step.after)
+    steps = _fence_tokens.break_tokens(content)
+    steps += _fence_tags.break_tags(steps[-1].after if steps else content)
+    return (steps[-1].after if steps else content), steps
 
 
 def neutralise(text: str, *, max_chars: int | None = None) -> Neutralised:
@@ -298,10 +298,9 @@ def _fence(inert: Neutralised, meta: FenceMeta, nonces: NonceBook, notice: str) 
     shown = len(inert.content)
     attributes = _attributes(head, shown)
     # The raw text is searched as well: what S1 and S2 took out may have been a guess.
-    texts = {inert.raw, inert.body, attributes, meta.source or ""}
-    runs = _fence_nonce.hex_runs(texts)
+    runs = _fence_nonce.hex_runs({inert.raw, inert.body, meta.source or "", source.text})
     replayed = nonces.found_in(runs)
-    nonce = nonces.issue(runs)
+    nonce = nonces.issue([*runs, head.revision])
     return FencedBlock(
         text=_assemble(nonce, attributes, notice, inert.body),
         body=inert.body,
@@ -377,7 +376,8 @@ def refence(block: FencedBlock, *, nonces: NonceBook, max_chars: int) -> FencedB
         total=block.total,
     )
     attributes = _attributes(head, len(content))
-    nonce = nonces.issue(_fence_nonce.hex_runs({content, body, attributes}))
+    runs = _fence_nonce.hex_runs({content, body, block.source})
+    nonce = nonces.issue([*runs, block.revision])
     return attrs.evolve(
         block,
         text=_assemble(nonce, attributes, block.notice, body),
@@ -415,5 +415,6 @@ def shorten_text(text: str, *, nonces: NonceBook, max_chars: int) -> str:
         total=inert.total + max(missing, 0),
     )
     attributes = _attributes(head, len(inert.content))
-    nonce = nonces.issue(_fence_nonce.hex_runs({inert.raw, inert.body, attributes}))
+    runs = _fence_nonce.hex_runs({inert.raw, inert.body, head.source})
+    nonce = nonces.issue([*runs, head.revision])
     return _assemble(nonce, attributes, stored["notice"], inert.body)

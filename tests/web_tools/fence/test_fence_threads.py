@@ -324,3 +324,22 @@ def test_long_numeric_references_do_not_raise(digits: int) -> None:
 
     assert "not a fence" in neutralise(f"&#{zeros}60;{TAG}").body
     assert neutralise(f"&#{nines};{TAG}").body == f"&#{nines};{TAG}"
+
+
+@pytest.mark.parametrize("bracket", ["<", "\uff1c", "\u00ab", "\U0001d236", "&lt;", "%EF%BC%9C"])
+@pytest.mark.parametrize("decoys", [0, 1, 300])
+def test_a_tag_in_a_long_text_that_is_not_ascii(bracket: str, decoys: int) -> None:
+    """The quick test on long texts lets no tag pass, however many near misses stand before it."""
+    filler = "caf\u00e9 \u4e2d\u6587 " * 1_000 + "\u00ab un deux \u00bb " * decoys
+    text = f"{filler}{bracket}/\u057dntrusted-web-content>"
+
+    body = neutralise(text).body
+
+    assert body == f"{filler}(page text, not a fence: /\u057dntrusted-web-content>"
+
+
+def test_a_long_text_without_a_tag_is_left_alone() -> None:
+    """Brackets and letters that begin like the name do not make a tag."""
+    text = "\u00ab un deux \u00bb <ul> \u2039untrue\u203a <untrusted-web> \u4e2d " * 200
+
+    assert text == neutralise(text).body
