@@ -395,9 +395,9 @@ class Classified:
 
 @attrs.frozen(kw_only=True)
 class ExecutedCalls:
-    """What the calls gave, by step."""
+    """What the model is to see of each call, by step."""
 
-    outputs: Mapping[str, ToolOutput]
+    results: Mapping[str, ToolMessage]
     misbehaving: bool = False
 
 
@@ -531,7 +531,7 @@ def advance(rules: Rules, state: State, event: Event) -> Step:
         case Classifying(), Classified():
             return _place(rules, state, event)
         case Executing(), ExecutedCalls():
-            slots = tuple(_with_output(slot, event.outputs) for slot in state.slots)
+            slots = tuple([_with_result(slot, event.results) for slot in state.slots])
             return _settle(rules, state, slots, misbehaving=event.misbehaving)
         case Executing(), Readmitted():
             slots = _replaced(state.slots, SlotStatus.ADMITTED, event.admissions)
@@ -543,13 +543,14 @@ def advance(rules: Rules, state: State, event: Event) -> Step:
 
 def _take_turn(rules: Rules, state: Thinking, event: TurnTaken) -> Step:
     turn = event.turn
+    if turn.status is TurnStatus.TOOL_REQUEST and state.closing is None:
+        text = clean_text(turn.text)
+        judged = Classifying(barren=state.barren, text=text, calls=event.calls)
+        return Step(judged, (Classify(calls=event.calls),))
     said = AssistantMessage(text=clean_text(turn.text))
     if state.closing is not None:
         outcome = Outcome(kind=OutcomeKind.SUSPENDED, stop=state.closing, text=said.text)
         return _end(outcome, (said,) if said.text else ())
-    if turn.status is TurnStatus.TOOL_REQUEST:
-        judged = Classifying(barren=state.barren, text=said.text, calls=event.calls)
-        return Step(judged, (Classify(calls=event.calls),))
     if event.cut and not said.text:
         return _next_turn(rules, state.barren + 1, ())
     if turn.status is TurnStatus.ESCALATE:
@@ -609,14 +610,14 @@ def result_message(call: ToolCall, output: ToolOutput) -> ToolMessage:
     )
 
 
-def _with_output(slot: Slot, outputs: Mapping[str, ToolOutput]) -> Slot:
+def _with_result(slot: Slot, results: Mapping[str, ToolMessage]) -> Slot:
     if slot.status is not SlotStatus.ADMITTED:
         return slot
     return Slot(
         step=slot.step,
         call=slot.call,
         status=SlotStatus.DONE,
-        result=result_message(slot.call, outputs[slot.step]),
+        result=results[slot.step],
         ran=True,
     )
 
@@ -733,14 +734,16 @@ def failure(stage: str, code: str, message: str) -> Outcome:
 
 
 def _admitted(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
-    return tuple(slot for slot in slots if slot.status is SlotStatus.ADMITTED)
+    return tuple([slot for slot in slots if slot.status is SlotStatus.ADMITTED])
 
 
 def _requests(slots: tuple[Slot, ...]) -> tuple[ApprovalRequest, ...]:
     return tuple(
-        slot.request
-        for slot in slots
-        if slot.status is SlotStatus.PENDING and slot.request is not None
+        [
+            slot.request
+            for slot in slots
+            if slot.status is SlotStatus.PENDING and slot.request is not None
+        ]
     )
 
 

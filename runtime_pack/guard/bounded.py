@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from runtime_pack.errors import AuditError, EmitterError
-from runtime_pack.guard.task_run import TaskRun
+from runtime_pack.guard.task_run import Scope, TaskRun
 
 __all__ = ("StrayCancellation", "TimeUp", "bounded")
 
@@ -28,7 +28,7 @@ class StrayCancellation(Exception):
 
 
 async def bounded(run: TaskRun, seconds: float | None, work: Coroutine[Any, Any, _T]) -> _T:
-    """The result of *work*; None for no limit of time.
+    """The result of *work*; None for no limit but the run's own time.
 
     Raises:
         TimeUp: it was stopped by the limit, by `cancel` or by `pause`.
@@ -37,23 +37,30 @@ async def bounded(run: TaskRun, seconds: float | None, work: Coroutine[Any, Any,
         BaseException: whatever else *work* raised.
     """
     task = asyncio.current_task()
-    asked = 0 if task is None else task.cancelling()
-    scope = run.watch(asyncio.timeout(seconds))
+    if task is None:
+        work.close()
+        raise RuntimeError("the guard is used inside a task")
+    asked = task.cancelling()
+    scope = run.watch(Scope(task), seconds)
     try:
-        async with scope:
-            result = await work
+        result = await work
     except (AuditError, EmitterError):
+        run.forget(scope)
         raise
     except asyncio.CancelledError as error:
-        if task is None or task.cancelling() > asked:
+        run.forget(scope)
+        if task.cancelling() > asked:
             raise
-        raise StrayCancellation from error
+        raise (TimeUp if scope.stopped else StrayCancellation) from error
     except Exception as error:
-        if scope.expired():
+        run.forget(scope)
+        if scope.stopped:
             raise TimeUp from error
         raise
-    finally:
+    except BaseException:
         run.forget(scope)
-    if task is not None and task.cancelling() > asked:
+        raise
+    run.forget(scope)
+    if task.cancelling() > asked:
         raise asyncio.CancelledError
     return result

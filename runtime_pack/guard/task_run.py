@@ -47,6 +47,39 @@ class Held:
     context: ExecutionContext | None = None
 
 
+class Scope:
+    """A stretch of the host's code that can be stopped: its task is cancelled, once.
+
+    What `asyncio.timeout` does, with one timer for all scopes of a run.
+    """
+
+    __slots__ = ("_handle", "_task", "deadline", "stopped")
+
+    def __init__(self, task: asyncio.Task[object]) -> None:
+        self._task = task
+        self._handle: asyncio.Handle | None = None
+        self.deadline = math.inf
+        self.stopped = False
+
+    def stop(self) -> None:
+        """Cancel the task at its present await; called by the event loop."""
+        if not self.stopped:
+            self.stopped = True
+            self._task.cancel()
+
+    def stop_soon(self) -> None:
+        """Stop when the event loop has its turn: code that ends before is not stopped."""
+        if self._handle is None:
+            self._handle = asyncio.get_running_loop().call_soon(self.stop)
+
+    def leave(self) -> None:
+        """The code has ended; the task is as it was before."""
+        if self._handle is not None:
+            self._handle.cancel()
+        if self.stopped:
+            self._task.uncancel()
+
+
 class TaskRun:
     """The state of one run. Not for threads: use it from the event loop that drives the run."""
 
@@ -82,8 +115,9 @@ class TaskRun:
         self.interrupt_now = False
         self.policy_sha256 = contract.tool_policy.sha256
         self.held: dict[str, Held] = {}
-        self._scopes: set[asyncio.Timeout] = set()
+        self._scopes: set[Scope] = set()
         self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = math.inf
         self._driven = False
         self._direct = 0
         # Another process may take this run up: its direct calls must not have our step names.
@@ -128,7 +162,8 @@ class TaskRun:
         self.interrupt, self.interrupt_resumable = outcome, resumable
         if mode == "now":
             self.interrupt_now = True
-            self._stop_scopes()
+            for scope in self._scopes:
+                scope.stop_soon()
 
     def is_interrupted(self) -> bool:
         """Whether `cancel` or `pause` was called and the run has not stopped for it yet."""
@@ -140,48 +175,53 @@ class TaskRun:
             self.interrupt, self.interrupt_resumable, self.interrupt_now = None, False, False
 
     def begin_activity(self) -> None:
-        """The run's time starts to count; at its end, what is in flight is stopped.
-
-        One timer for the run, instead of one for every turn and call.
-        """
+        """The run's time starts to count; at its end, what is in flight is stopped."""
         self.ledger.begin(self.clock.monotonic())
-        if self._alarm is None:
-            self._set_alarm()
+        left = self.ledger.remaining_seconds(self.clock.monotonic())
+        self._wake_by(asyncio.get_running_loop().time() + left)
 
     def end_activity(self) -> None:
         """The run's time stops to count, unless something else is active."""
         self.ledger.end(self.clock.monotonic())
-        if self._alarm is not None and not self.ledger.is_active:
+        if self._alarm is not None and not self.ledger.is_active and not self._scopes:
             self._alarm.cancel()
-            self._alarm = None
+            self._alarm, self._alarm_at = None, math.inf
 
-    def _set_alarm(self) -> None:
-        left = self.ledger.remaining_seconds(self.clock.monotonic())
-        self._alarm = None
-        if left != math.inf:
-            # The run's clock may be slower than the event loop's: never wake up without a pause.
-            wait = max(left, _SHORTEST_ALARM_SECONDS)
-            self._alarm = asyncio.get_running_loop().call_later(wait, self._ring)
+    def _wake_by(self, when: float) -> None:
+        """One timer for the run and all its scopes; it is set anew only for an earlier time."""
+        if when >= self._alarm_at:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = when
+        self._alarm = asyncio.get_running_loop().call_at(when, self._ring)
 
     def _ring(self) -> None:
-        if self.ledger.time_shortfall(self.clock.monotonic()) is not None:
-            self._stop_scopes()
-        self._set_alarm()
-
-    def _stop_scopes(self) -> None:
+        loop_now, now = asyncio.get_running_loop().time(), self.clock.monotonic()
+        self._alarm, self._alarm_at = None, math.inf
+        spent = self.ledger.is_active and self.ledger.time_shortfall(now) is not None
         for scope in self._scopes:
-            # A scope that is being left already cannot be moved, and need not be.
-            if not scope.expired():
-                scope.reschedule(0)
+            if spent or scope.deadline <= loop_now:
+                scope.stop()
+        later = [scope.deadline for scope in self._scopes if not scope.stopped]
+        if self.ledger.is_active and not spent:
+            # The run's clock may be slower than the event loop's: never ring without a pause.
+            left = max(self.ledger.remaining_seconds(now), _SHORTEST_ALARM_SECONDS)
+            later.append(loop_now + left)
+        self._wake_by(min(later, default=math.inf))
 
-    def watch(self, scope: asyncio.Timeout) -> asyncio.Timeout:
-        """Let `cancel`, `pause` and the end of time end this scope; `forget` it when it is left."""
+    def watch(self, scope: Scope, seconds: float | None) -> Scope:
+        """Let `cancel`, `pause`, its own limit and the run's end this scope; then `forget` it."""
         self._scopes.add(scope)
+        if seconds is not None:
+            scope.deadline = asyncio.get_running_loop().time() + seconds
+            self._wake_by(scope.deadline)
         return scope
 
-    def forget(self, scope: asyncio.Timeout) -> None:
+    def forget(self, scope: Scope) -> None:
         """The scope was left."""
         self._scopes.discard(scope)
+        scope.leave()
 
     def enter(self) -> None:
         """One drive at a time.

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from runtime_pack.approvals import ApprovalRequest, Decision, Verdict
-from runtime_pack.catalog import Effects, Executed, ToolOutput, ToolSpec, index_catalog
+from runtime_pack.catalog import Effects, Executed, ToolSpec, index_catalog
 from runtime_pack.errors import (
     AuditError,
     CallCode,
@@ -67,7 +67,7 @@ from runtime_pack.machine import (
     resume,
 )
 from runtime_pack.machine import Event as MachineEvent
-from runtime_pack.messages import Json, Transcript, UserMessage, clean_text
+from runtime_pack.messages import Json, ToolMessage, Transcript, UserMessage, clean_text
 from runtime_pack.ports import ContextFactory, ExecutionContext, TurnRequest
 from runtime_pack.records import StepRecord, approval_decided, step_finished
 from runtime_pack.state import RunStore, SavedRun, open_head, spec_from_json
@@ -267,10 +267,12 @@ class Drive:
             for command in step.commands:
                 if isinstance(command, Finish):
                     return command.outcome
-                event = self._held_up(command) or await self._obey(command)
+                held_up = None if self.run.interrupt is None else self._held_up(command)
+                event = held_up or await self._obey(command)
             if event is None:
                 raise ContractError("machine", "a step without a command that gives an event")
-            step = advance(self.rules, self.state, self._cut_short(event) or event)
+            cut_short = None if self.run.interrupt is None else self._cut_short(event)
+            step = advance(self.rules, self.state, cut_short or event)
 
     def _held_up(self, command: Command) -> Interrupted | None:
         """An interruption takes effect before the next thing that would cost something."""
@@ -406,7 +408,7 @@ class Drive:
             return self._executed({slot.step: await self._run_slot(slot)})
         gate = asyncio.Semaphore(self.run.contract.max_parallel)
 
-        async def one(slot: Slot) -> ToolOutput:
+        async def one(slot: Slot) -> ToolMessage:
             async with gate:
                 return await self._run_slot(slot)
 
@@ -420,18 +422,18 @@ class Drive:
             raise broken.exceptions[0] from errors
         return self._executed({step: task.result() for step, task in tasks.items()})
 
-    def _executed(self, outputs: Mapping[str, ToolOutput]) -> ExecutedCalls:
+    def _executed(self, results: Mapping[str, ToolMessage]) -> ExecutedCalls:
         if not self.run.interrupt_resumable:
             # A pause that a cancel overtook: what it cut will not be taken up.
             for step in self.cut & self.run.held.keys():
                 self.run.settle(step)
-        return ExecutedCalls(outputs=outputs, misbehaving=self.run.over_refused())
+        return ExecutedCalls(results=results, misbehaving=self.run.over_refused())
 
     def _announce(self, slot: Slot) -> None:
         self.keeper.begun[slot.step] = self.keeper.begun.get(slot.step, 0) + 1
         self.announced.add(slot.step)
 
-    async def _run_slot(self, slot: Slot) -> ToolOutput:
+    async def _run_slot(self, slot: Slot) -> ToolMessage:
         run, keeper = self.run, self.keeper
         if not run.is_interrupted() and slot.step not in self.announced:
             self._announce(slot)
@@ -445,17 +447,18 @@ class Drive:
             resumable=True,
         )
         self.running -= 1
+        result = result_message(slot.call, output)
         if output is NOT_BEGUN:
             self._not_begun(slot)
-            return output
+            return result
         if output is CUT and run.interrupt_resumable:
             self.cut.add(slot.step)
-            return output
-        keeper.keep_result(result_message(slot.call, output))
+            return result
+        keeper.keep_result(result)
         # The last result is saved with what follows it, before anything else is awaited.
         if self.running:
             await self._save()
-        return output
+        return result
 
     def _not_begun(self, slot: Slot) -> None:
         """A call that the interruption found in the queue: it stays held if the run goes on."""

@@ -51,6 +51,7 @@ from runtime_pack.machine import (
     ingest_call,
     pending_messages,
     refusal,
+    result_message,
     resume,
 )
 from runtime_pack.messages import (
@@ -141,8 +142,9 @@ def answers(draw: st.DrawFn, command: Command, number: int, taken: set[str]) -> 
             words = tuple(admissions(draw, call) for call in asked)
             return Classified(admissions=words, misbehaving=draw(st.booleans()))
         case Execute(slots=slots):
-            outputs = {slot.step: ToolOutput(ok=True, text="ok") for slot in slots}
-            return ExecutedCalls(outputs=outputs, misbehaving=draw(st.booleans()))
+            gave = ToolOutput(ok=True, text="ok")
+            results = {slot.step: result_message(slot.call, gave) for slot in slots}
+            return ExecutedCalls(results=results, misbehaving=draw(st.booleans()))
         case Readmit(slots=slots):
             return Readmitted(
                 admissions={slot.step: again(draw, slot.step, slot.call) for slot in slots}
