@@ -21,6 +21,7 @@ from web_tools.fence import (
     neutralise,
     refence,
     shorten_text,
+    text_revision,
 )
 from web_tools.testing import (
     any_texts,
@@ -34,7 +35,7 @@ from web_tools.testing import (
     hostile_texts,
     unexplained_invisibles,
 )
-from web_tools.visible import cut, make_visible
+from web_tools.visible import cut, make_visible, remove_invisibles, replace_surrogates
 
 PAGE = FenceMeta(
     kind=FenceKind.PAGE, source="https://a.example/x", retrieved_at="2026-01-02T03:04:05Z"
@@ -109,6 +110,28 @@ def test_nonce_in_removed_text_is_not_used() -> None:
         assert other == block.nonce, content
 
 
+def test_nonce_in_the_revision_is_not_used() -> None:
+    """A drawn value that stands in the digest of the text counts as an occurrence."""
+    guess, other = text_revision("x").removeprefix("sha256:")[:32], "cd" * 16
+    script = iter([guess, other])
+
+    block = fence("x", meta=PAGE, nonces=NonceBook(draw=script.__next__))
+
+    assert other == block.nonce
+
+
+def test_nonce_of_a_shortened_block_is_checked_too() -> None:
+    """A value that stands in the stored text is not drawn for its shortened form."""
+    guess, other = "ab" * 16, "cd" * 16
+    stored = fence(f"x {guess}", meta=PAGE, nonces=NonceBook())
+
+    book = NonceBook(burned={stored.nonce}, draw=iter([stored.nonce, guess, other]).__next__)
+    again = NonceBook(burned={stored.nonce}, draw=iter([stored.nonce, guess, other]).__next__)
+
+    assert other == refence(stored, nonces=book, max_chars=40).nonce
+    assert f'nonce="{other}"' in shorten_text(stored.text, nonces=again, max_chars=40)
+
+
 def test_nonce_in_attributes_is_not_used() -> None:
     """A guess in the address, as it came or as it is shown, counts as an occurrence."""
     guess, other = "ab" * 16, "cd" * 16
@@ -171,6 +194,29 @@ def test_every_bracket_counts(bracket: str, between: str) -> None:
 def test_no_token(text: str) -> None:
     """7: no literal of a chat template in the body, also without its invisible characters."""
     assert not has_control_token(body(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<|" + "a" * 64 + "|>", "<\\|" + "a" * 64 + "|>"),
+        ("<|" + "a" * 65 + "|>", "<|" + "a" * 65 + "|>"),
+        ("<|" + "a|" * 32 + "|>", "<\\|" + "a|" * 32 + "|>"),
+        ("<|" + "a|" * 33 + "|>", "<|" + "a|" * 33 + "|>"),
+        ("<|a|b c|>", "<|a|b c|>"),
+        ("<|>", "<|>"),
+        ("<||>", "<||>"),
+        ("prog [OPTIONS] [ARGS]...", "prog [OPTIONS] [ARGS]..."),
+        ("[TOOL_CALLS]send[ARGS]{}", "[\\TOOL_CALLS]send[\\ARGS]{}"),
+        ("<invoke-x> <Invoke> <tool_callx>", "<invoke-x> <Invoke> <tool_callx>"),
+        ("<ns:invoke name=", "<\\ns:invoke name="),
+        ("]~b]ai[e~[", "]\\~b]ai[\\e~["),
+        ("<s>x</s> <s>y</s>", "<s>x</s> <s>y</s>"),
+    ],
+)
+def test_token_edges(text: str, expected: str) -> None:
+    """What is a literal, and what only looks like one."""
+    assert expected == body(text)
 
 
 @given(any_texts())
@@ -450,12 +496,11 @@ def test_context_rules_do_not_depend_on_density(texts: list[str], distance: int)
     padded = padding.join(["", *texts, ""])
     short = " x ".join(["", *texts, ""])
 
-    long_way, short_way = make_visible(padded), make_visible(short)
+    long_way, short_way = (remove_invisibles(replace_surrogates(text)) for text in (padded, short))
 
-    assert short_way.text == long_way.text.replace(padding, " x ")
-    for visible in (long_way, short_way):
-        for step in visible.steps:
-            assert step.before == undo(step.after, step.edits)
+    assert short_way.after == long_way.after.replace(padding, " x ")
+    for step in (long_way, short_way):
+        assert step.before == undo(step.after, step.edits)
 
 
 def test_regions_are_judged_separately_and_alike() -> None:
