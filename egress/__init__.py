@@ -17,6 +17,8 @@ from egress.violation import Violation
 
 if TYPE_CHECKING:
     from egress.client import Fetched, GuardedClient
+    from egress.proxied import proxied_fetch
+    from egress.proxy import EgressProxy, ProxyLimits, ProxyRun, serve_proxy
     from egress.transport import AiohttpTransport, SystemResolver
 
 __all__ = (
@@ -30,6 +32,7 @@ __all__ = (
     "EgressDenied",
     "EgressError",
     "EgressPolicy",
+    "EgressProxy",
     "Explanation",
     "Fetch",
     "FetchError",
@@ -38,6 +41,8 @@ __all__ = (
     "GuardedClient",
     "HopRequest",
     "HopResponse",
+    "ProxyLimits",
+    "ProxyRun",
     "Resolver",
     "SystemResolver",
     "Target",
@@ -50,15 +55,22 @@ __all__ = (
     "explain",
     "parse_allowlist",
     "parse_target",
+    "proxied_fetch",
     "resolve_location",
+    "serve_proxy",
 )
 
 # Name to module, for what brings asyncio or aiohttp with it.
 _LATE = {
     "AiohttpTransport": "egress.transport",
+    "EgressProxy": "egress.proxy",
     "Fetched": "egress.client",
     "GuardedClient": "egress.client",
+    "ProxyLimits": "egress.proxy",
+    "ProxyRun": "egress.proxy",
     "SystemResolver": "egress.transport",
+    "proxied_fetch": "egress.proxied",
+    "serve_proxy": "egress.proxy",
 }
 
 # Hidden from type checkers: they would take any name of this module for granted.

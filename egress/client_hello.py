@@ -25,6 +25,7 @@ from egress.url import Target
 __all__ = (
     "MAX_HELLO_BYTES",
     "Hello",
+    "HelloReader",
     "NeedMore",
     "NotTls",
     "Reading",
@@ -91,41 +92,68 @@ Reading: TypeAlias = NeedMore | Hello | NotTls | TooLarge
 """What the bytes so far come to."""
 
 
-def read_hello(data: bytes | bytearray) -> Reading:
-    """What *data*, all that the client has sent so far, comes to. Total.
+def read_hello(data: bytes) -> Reading:
+    """What *data*, all that the client has sent so far, comes to. Total."""
+    return HelloReader().feed(data)
+
+
+class HelloReader:
+    """Reads a ClientHello from pieces; each byte is looked at once.
 
     The answer does not depend on how the bytes were cut on their way here, and bytes after the
     record that ends the ClientHello (early data) do not change it.
     """
-    message = bytearray()
-    place = 0
-    while True:
-        refused = _check_record_start(data[place : place + _RECORD_HEADER_BYTES])
+
+    __slots__ = ("_data", "_message", "_place")
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._place = 0
+        self._message = bytearray()
+
+    def feed(self, data: bytes) -> Reading:
+        """What all the bytes so far come to. Total; to be asked again only after `NeedMore`."""
+        self._data += data
+        reading = self._read_record()
+        while reading is None:
+            reading = self._read_record()
+        return reading
+
+    def _read_record(self) -> Reading | None:
+        """The answer, or None when one more record was taken and there is a next one to read."""
+        content = self._place + _RECORD_HEADER_BYTES
+        if content > MAX_HELLO_BYTES:
+            return TooLarge()
+        header = self._data[self._place : content]
+        refused = _check_record_start(header)
         if refused is not None:
             return refused
-        end = place + _RECORD_HEADER_BYTES
-        if len(data) < end:
-            return _more(end)
-        length = int.from_bytes(data[end - 2 : end], "big")
-        if not 0 < length <= _MAX_RECORD_BYTES:
+        if len(header) < _RECORD_HEADER_BYTES:
+            return NeedMore(total=content)
+        end = content + int.from_bytes(header[3:], "big")
+        if not content < end <= content + _MAX_RECORD_BYTES:
             return NotTls(detail="a record of no bytes, or of more than a record may have")
-        available = bytes(data[end : end + length])
-        refused = _check_message_start(bytes(message) + available)
+        if end > MAX_HELLO_BYTES:
+            return TooLarge()
+        return self._take_content(content, end)
+
+    def _take_content(self, content: int, end: int) -> Reading | None:
+        start = self._message[:_MESSAGE_HEADER_BYTES]
+        start += self._data[content : min(end, content + _MESSAGE_HEADER_BYTES)]
+        refused = _check_message_start(start)
         if refused is not None:
             return refused
-        if len(data) < end + length:
-            return _more(end + length)
-        message += available
-        if len(message) >= _MESSAGE_HEADER_BYTES and len(message) >= _message_bytes(message):
-            return _read_message(bytes(message))
-        place = end + length
+        if len(self._data) < end:
+            return NeedMore(total=end)
+        self._message += self._data[content:end]
+        self._place = end
+        if len(self._message) < _MESSAGE_HEADER_BYTES:
+            return None
+        whole = len(self._message) >= _message_bytes(self._message)
+        return _read_message(bytes(self._message)) if whole else None
 
 
-def _more(total: int) -> NeedMore | TooLarge:
-    return TooLarge() if total > MAX_HELLO_BYTES else NeedMore(total=total)
-
-
-def _check_record_start(header: bytes | bytearray) -> NotTls | None:
+def _check_record_start(header: bytearray) -> NotTls | None:
     """Refuses as early as a byte shows it: SSH and HTTP are told at their first one."""
     if header[:1] and header[0] != _HANDSHAKE:
         return NotTls(detail="not a handshake record")
@@ -134,7 +162,7 @@ def _check_record_start(header: bytes | bytearray) -> NotTls | None:
     return None
 
 
-def _check_message_start(message: bytes) -> NotTls | TooLarge | None:
+def _check_message_start(message: bytearray) -> NotTls | TooLarge | None:
     if message[:1] and message[0] != _CLIENT_HELLO:
         return NotTls(detail="not a ClientHello")
     if len(message) >= _MESSAGE_HEADER_BYTES and _message_bytes(message) > MAX_HELLO_BYTES:

@@ -1,7 +1,8 @@
 """Strict fakes of the ports, a runner for case rows, and Hypothesis strategies. Public.
 
 The fakes do only what the script says, complain about everything else with `AssertionError`, and
-record what they were asked. No socket is opened. The strategies load Hypothesis when called.
+record what they were asked. No socket is opened, except on the loopback interface by
+`ScriptedDialer` and `run_proxy_case`. The strategies load Hypothesis when called.
 """
 
 from __future__ import annotations
@@ -11,6 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from egress._proxy_testing import (
+    ProxyCaseOutcome,
+    RecordingObserver,
+    ScriptedDialer,
+    client_hello,
+    hello_message,
+    hello_record,
+    run_proxy_case,
+)
 from egress.address import Address, parse_address
 from egress.allowlist import Allowlist, parse_allowlist
 from egress.client import Fetched, GuardedClient
@@ -26,9 +36,12 @@ if TYPE_CHECKING:
 __all__ = (
     "CaseOutcome",
     "Connect",
+    "ProxyCaseOutcome",
     "RecordingFetch",
+    "RecordingObserver",
     "RecordingTransport",
     "ScriptedAnswer",
+    "ScriptedDialer",
     "ScriptedResolver",
     "address_policies",
     "addresses",
@@ -36,10 +49,14 @@ __all__ = (
     "allowlists",
     "answers",
     "assert_no_unlisted_connect",
+    "client_hello",
+    "hello_message",
+    "hello_record",
     "policies",
     "redirect_graphs",
     "references",
     "run_case",
+    "run_proxy_case",
     "targets",
     "urls",
 )
