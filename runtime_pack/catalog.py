@@ -122,6 +122,7 @@ class ToolSpec:
         effects: what a second run would do; decides what happens to a call in doubt.
         invalid_code: the tool's own code for arguments that do not fit.
         sha256: digest of the definition as it was made; approvals are bound to it.
+        floor_label: the best label that an output of this tool can have.
 
     Raises:
         ContractError: the name or the schema cannot be enforced.
@@ -136,6 +137,7 @@ class ToolSpec:
     invalid_code: str = CallCode.INVALID_ARGUMENTS
     check: Check = attrs.field(init=False, repr=False, eq=False)
     sha256: str = attrs.field(init=False, repr=False, eq=False)
+    floor_label: Label = attrs.field(init=False, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
         if not _NAME.match(self.name) or len(self.name) > 64 or self.name == TURN_TOOL:
@@ -146,6 +148,8 @@ class ToolSpec:
             object.__setattr__(self, "check", compile_schema(self.parameters))
         except SchemaError as error:
             raise ContractError(f"{self.name}.parameters", str(error)) from error
+        external = self.output_trust is Integrity.EXTERNAL
+        object.__setattr__(self, "floor_label", UNLABELLED if external else _INTERNAL)
         try:
             body = orjson.dumps(self.to_json(), option=orjson.OPT_SORT_KEYS)
         except TypeError as error:
@@ -163,11 +167,6 @@ class ToolSpec:
             "effects": str(self.effects),
             "invalid_code": str(self.invalid_code),
         }
-
-    @property
-    def floor_label(self) -> Label:
-        """The best label that an output of this tool can have."""
-        return UNLABELLED if self.output_trust is Integrity.EXTERNAL else _INTERNAL
 
 
 _INTERNAL: Final = Label(integrity=Integrity.INTERNAL, confidentiality=CLEAN.confidentiality)

@@ -675,7 +675,9 @@ def _settle(
 def _shortfall(slots: tuple[Slot, ...]) -> Shortfall | None:
     """The first budget that refused a call; time before all others, since it ends the run hard."""
     found = [slot.shortfall for slot in slots if slot.shortfall is not None]
-    return next((short for short in found if short.budget == DURATION), found[0] if found else None)
+    if not found:
+        return None
+    return next((short for short in found if short.budget == DURATION), found[0])
 
 
 def _may_wrap_up(rules: Rules, short: Shortfall | None) -> bool:

@@ -74,6 +74,14 @@ class ToolCall:
     arguments: str | Mapping[str, Json]
 
 
+def _status(word: TurnStatus | str) -> TurnStatus:
+    return word if type(word) is TurnStatus else TurnStatus(word)
+
+
+def _finish(word: FinishReason | str) -> FinishReason:
+    return word if type(word) is FinishReason else FinishReason(word)
+
+
 def _call_tuple(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
     return tuple(calls)
 
@@ -87,10 +95,10 @@ class Turn:
             calls and there are none, or the other way round.
     """
 
-    status: TurnStatus = attrs.field(converter=TurnStatus)
+    status: TurnStatus = attrs.field(converter=_status)
     text: str = ""
     calls: tuple[ToolCall, ...] = attrs.field(default=(), converter=_call_tuple)
-    finish: FinishReason = attrs.field(default=FinishReason.STOP, converter=FinishReason)
+    finish: FinishReason = attrs.field(default=FinishReason.STOP, converter=_finish)
     usage: Usage | None = None
     model: str | None = None
 
@@ -113,8 +121,11 @@ def turn_fault(turn: Turn) -> str | None:
         return "model is not a string"
     if turn.usage is not None and not _is_usage(turn.usage):
         return "usage is not two counts of tokens"
-    faults = (_call_fault(call) for call in turn.calls)
-    return next((fault for fault in faults if fault is not None), None)
+    for call in turn.calls:
+        fault = _call_fault(call)
+        if fault is not None:
+            return fault
+    return None
 
 
 def _call_fault(call: object) -> str | None:

@@ -148,9 +148,7 @@ class SystemClock:
         """The time of day, aware, UTC."""
         return datetime.now(UTC)
 
-    def monotonic(self) -> float:
-        """Seconds that never go back."""
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
 
 
 class Frame(Protocol):

@@ -113,6 +113,7 @@ class TaskRun:
         self.interrupt: Outcome | None = None
         self.interrupt_resumable = False
         self.interrupt_now = False
+        self._refused_limit = contract.refused_limit
         self.policy_sha256 = contract.tool_policy.sha256
         self.held: dict[str, Held] = {}
         self._scopes: set[Scope] = set()
@@ -318,7 +319,7 @@ class TaskRun:
 
     def over_refused(self) -> bool:
         """Whether more calls were refused than the contract allows."""
-        limit = self.contract.refused_limit
+        limit = self._refused_limit
         return limit != UNLIMITED and self.ledger.refused > limit
 
     def limits_json(self) -> Mapping[str, Json]:

@@ -18,6 +18,7 @@ from runtime_pack.records import turn_finished, turn_record, turn_started
 
 __all__ = ("Reserved", "TurnResult", "Turns")
 
+_TORN: Final = failure("model", StopCode.CANCELLED, "the turn did not end")
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.MALFORMED_CALL, FinishReason.UNKNOWN})
 
 
@@ -90,7 +91,7 @@ class Turns:
     ) -> TurnResult:
         run, begun = self._run, self._run.clock.monotonic()
         turn: Turn | None = None
-        lost: Outcome | None = failure("model", StopCode.CANCELLED, "the turn did not end")
+        lost: Outcome | None = _TORN
         try:
             work = self._ask(self._context(step, request, context))
             # No limit of its own: the run's alarm ends it when the run's time is used up.

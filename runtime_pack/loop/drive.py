@@ -329,7 +329,8 @@ class Drive:
         try:
             if final:
                 self._give_notice()
-            await self._save()
+            if self.keeper.store is not None:
+                await self._save()
         except BaseException:
             self.guarded.give_up_turn(reserved)
             raise
@@ -402,7 +403,8 @@ class Drive:
         self.running = len(slots)
         for slot in slots[: self.run.contract.max_parallel]:
             self._announce(slot)
-        await self._save()
+        if self.keeper.store is not None:
+            await self._save()
         if len(slots) == 1:
             (slot,) = slots
             return self._executed({slot.step: await self._run_slot(slot)})

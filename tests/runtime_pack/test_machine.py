@@ -20,6 +20,7 @@ from runtime_pack.machine import (
     AskPeople,
     Classified,
     Classify,
+    Classifying,
     Command,
     Commit,
     Ended,
@@ -183,7 +184,9 @@ def test_any_sequence_of_fitting_events_is_taken(data: st.DataObject, rule: Rule
         results = {
             slot.call.id: slot.result for slot in getattr(step.state, "slots", ()) if slot.result
         }
-        assert restored(step.state, results) == step.state or isinstance(last, Classify)
+        # A batch that is being judged is saved as not asked for yet.
+        again = isinstance(step.state, Classifying) or restored(step.state, results) == step.state
+        assert again
         if isinstance(last, Finish):
             if isinstance(step.state, Ended):
                 assert resume(step.state).commands == (Finish(outcome=step.state.outcome),)
