@@ -27,6 +27,7 @@ def test_the_agreed_rooms_exist() -> None:
         "chain",
         "client",
         "client_hello",
+        "confine",
         "decision",
         "errors",
         "explain",
