@@ -41,6 +41,7 @@ class EventCode(StrEnum):
 
     EGR001D = "EGR001D"
     EGR002D = "EGR002D"
+    EGR003D = "EGR003D"
     RUN001O = "RUN001O"
     RUN002O = "RUN002O"
     RUN003O = "RUN003O"
@@ -98,6 +99,12 @@ EVENT_ROWS: Final[Mapping[EventCode, EventRow]] = {
         _S.HIGH,
         "The address policy refused where a listed name leads, or a literal address.",
         "List the network if it is yours (R8); metadata addresses stay closed.",
+    ),
+    EventCode.EGR003D: _row(
+        _T.SANDBOX_VIOLATION,
+        _S.HIGH,
+        "The egress proxy refused a tunnel to a listed host: no TLS, or TLS for another name.",
+        "Look at what asked for it; a protocol that is not TLS needs a port other than 443.",
     ),
     EventCode.RUN001O: _row(_T.RUN_STARTED, _S.INFO, "A run began under a contract.", "None."),
     EventCode.RUN002O: _row(

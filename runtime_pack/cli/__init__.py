@@ -21,6 +21,7 @@ __all__ = ("main",)
 _COMMANDS: Final = {
     "ask": "runtime_pack.cli.ask",
     "demo": "runtime_pack.cli.demo",
+    "egress-proxy": "runtime_pack.cli.egress_proxy",
     "explain-url": "runtime_pack.cli.explain",
     "verify": "runtime_pack.cli.verify",
 }

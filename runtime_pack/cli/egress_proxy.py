@@ -1,0 +1,351 @@
+"""`runtime-pack egress-proxy`: a loopback proxy that opens only what its runs may reach."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Coroutine, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import attrs
+import click
+import orjson
+
+from egress import AddressPolicy, AllowlistError, EgressProxy, ProxyRun, serve_proxy
+from egress.proxy import AccessRecord, ProxyDenial
+from runtime_pack.audit import AuditLog
+from runtime_pack.cli._proxy_config import (
+    Listen,
+    ProxySettings,
+    parse_listen,
+    read_config,
+    read_token,
+    single_run,
+)
+from runtime_pack.cli._state import open_state, state_option
+from runtime_pack.cli._text import exit_codes, plain
+from runtime_pack.events import Event, EventCode
+from runtime_pack.messages import Json
+
+__all__ = ("command",)
+
+_DEFAULT_RUN: Final = "proxy"
+_DEFAULT_GRACE_SECONDS: Final = 10.0
+_STDERR: Final = "-"
+
+# Which code a rule's denial has: the list, the address policy, or what only the proxy can see.
+_CODES: Final = {
+    "R4": EventCode.EGR001D,
+    "R5": EventCode.EGR001D,
+    "R6": EventCode.EGR001D,
+    "R7": EventCode.EGR001D,
+    "R8": EventCode.EGR002D,
+    "R9": EventCode.EGR002D,
+    "R10": EventCode.EGR002D,
+    "R11": EventCode.EGR002D,
+    "R12": EventCode.EGR001D,
+    "R13": EventCode.EGR003D,
+}
+
+_EXIT: Final = exit_codes(
+    {
+        0: "stopped by a signal",
+        1: "could not listen, or could not record what it did and stopped",
+        2: "wrong usage: nothing was opened",
+    }
+)
+
+
+@click.command(
+    "egress-proxy", short_help="Run the proxy that confines where runs may connect.", epilog=_EXIT
+)
+@click.option(
+    "--allow", "entries", multiple=True, metavar="ENTRY", help="An allowlist entry; repeat it."
+)
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="TOML file with several runs, instead of the options of one run.",
+)
+@click.option("--listen", metavar="ADDRESS:PORT", help="Loopback only.  [default: 127.0.0.1:0]")
+@click.option(
+    "--ready-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where to write what is printed once it listens.",
+)
+@click.option("--run", "run_id", default=_DEFAULT_RUN, show_default=True, help="Id of the run.")
+@click.option("--task", default="", help="Id of its task, for events.")
+@click.option("--session", default="", help="Id of its session, for events.")
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File whose first line is the run's token.  [default: a new token is made and told]",
+)
+@click.option("--token-env", metavar="NAME", help="Variable that holds the run's token.")
+@click.option(
+    "--allowed-host",
+    "hosts",
+    multiple=True,
+    metavar="HOST",
+    help="A host exempt from the address check.",
+)
+@click.option("--allow-private-addresses", is_flag=True, help="Exempt every private address.")
+@click.option("--https-only", is_flag=True, help="Refuse http.")
+@click.option(
+    "--access-log",
+    default=_STDERR,
+    metavar="FILE",
+    help="One JSON line for each connection.  [default: standard error]",
+)
+@click.option("--grace", type=click.FloatRange(min=0, max=3600), help="Seconds for open tunnels.")
+@state_option
+def command(config: Path | None, state_dir: Path | None, **options: Any) -> int:
+    """Listen on a loopback address and let each run reach only what its list names.
+
+    Once it listens it prints one JSON line with its address. SIGTERM and Ctrl-C stop it: no new
+    connections, and open tunnels have the grace period; a second one ends them at once. Denials
+    go to a hash-chained log in the state folder, one for this process.
+    """
+    plan = _plan(config, options)
+    with _access_log(options["access_log"]) as access, open_state(state_dir).logging() as log:
+        asyncio.run(_serve(plan, log, access))
+    return 0
+
+
+@attrs.frozen(kw_only=True)
+class _Plan:
+    """What is to be run. `made` holds the tokens that this process has made, by run."""
+
+    runs: tuple[ProxyRun, ...]
+    listen: Listen
+    grace_seconds: float
+    ready_file: Path | None
+    made: Mapping[str, str]
+
+
+# ── options ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _plan(config: Path | None, options: Mapping[str, Any]) -> _Plan:
+    made: dict[str, str] = {}
+    settings = _configured(config) if config is not None else _single(options, made)
+    if config is not None:
+        _refuse_mixed(options)
+    listen = options["listen"]
+    grace = options["grace"] if options["grace"] is not None else settings.grace_seconds
+    return _Plan(
+        runs=settings.runs,
+        listen=parse_listen(listen) if listen else settings.listen or Listen(),
+        grace_seconds=_DEFAULT_GRACE_SECONDS if grace is None else grace,
+        ready_file=options["ready_file"],
+        made=made,
+    )
+
+
+def _configured(config: Path) -> ProxySettings:
+    return read_config(config)
+
+
+def _refuse_mixed(options: Mapping[str, Any]) -> None:
+    """The file says everything of its runs: an option beside it would be for none of them."""
+    given = [
+        name
+        for name in ("entries", "task", "session", "token_file", "token_env", "hosts")
+        if options[name]
+    ]
+    given += [name for name in ("allow_private_addresses", "https_only") if options[name]]
+    if given or options["run_id"] != _DEFAULT_RUN:
+        raise click.UsageError("--config names the runs: the options of one run do not go with it")
+
+
+def _single(options: Mapping[str, Any], made: dict[str, str]) -> ProxySettings:
+    run_id = options["run_id"]
+    if options["token_file"] is None and options["token_env"] is None:
+        token = made[run_id] = secrets.token_urlsafe(32)
+    else:
+        token = read_token(file=options["token_file"], variable=options["token_env"])
+    try:
+        address = AddressPolicy(
+            allowed_hosts=options["hosts"],
+            allow_private_addresses=options["allow_private_addresses"],
+            https_only=options["https_only"],
+        )
+    except AllowlistError as error:
+        raise click.UsageError(str(error)) from error
+    run = single_run(
+        run=run_id,
+        task=options["task"],
+        session=options["session"],
+        token=token,
+        allow=options["entries"],
+        address=address,
+    )
+    return ProxySettings(runs=(run,))
+
+
+@contextlib.contextmanager
+def _access_log(where: str) -> Iterator[BinaryIO]:
+    if where == _STDERR:
+        yield sys.stderr.buffer
+        return
+    try:
+        handle = os.open(where, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise click.ClickException(f"the access log cannot be opened: {error}") from error
+    with os.fdopen(handle, "ab") as file:
+        yield file
+
+
+# ── serving ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def _serve(plan: _Plan, log: AuditLog, access: BinaryIO) -> None:
+    """Serve until a signal, or until something cannot be recorded."""
+    asked = _Signals()
+    with asked.watched():
+        try:
+            async with serve_proxy(
+                plan.runs,
+                observer=_Recorder(log, access),
+                host=plan.listen.host,
+                port=plan.listen.port,
+            ) as proxy:
+                _tell_ready(plan, proxy, log)
+                await _first_of(asked.stop.wait(), proxy.failed.wait())
+                if proxy.failure is None:
+                    draining = proxy.drain(plan.grace_seconds)
+                    await _first_of(draining, asked.now.wait(), proxy.failed.wait())
+        except (OSError, ValueError) as error:
+            raise click.ClickException(f"the proxy cannot listen: {error}") from error
+    if proxy.failure is not None:
+        # Raised where the log is open: the head of a log that has failed must not be kept.
+        raise click.ClickException(
+            f"stopped, for what it does could not be recorded: {proxy.failure}"
+        )
+
+
+class _Signals:
+    """The first SIGTERM or SIGINT sets `stop`, the second `now`."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.now = asyncio.Event()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        both = (signal.SIGTERM, signal.SIGINT)
+        for number in both:
+            loop.add_signal_handler(number, self._came)
+        try:
+            yield
+        finally:
+            for number in both:
+                loop.remove_signal_handler(number)
+
+    def _came(self) -> None:
+        (self.now if self.stop.is_set() else self.stop).set()
+
+
+async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _tell_ready(plan: _Plan, proxy: EgressProxy, log: AuditLog) -> None:
+    """One JSON line. Tokens that were made here are in it: no one else knows them.
+
+    With a ready file they are in the file alone, which only its owner can read.
+    """
+    line = orjson.dumps(_ready(plan, proxy, log, with_tokens=True)) + b"\n"
+    if plan.ready_file is not None:
+        _write_private(plan.ready_file, line)
+        line = orjson.dumps(_ready(plan, proxy, log, with_tokens=False)) + b"\n"
+    click.echo(plain(line.decode()), nl=False)
+
+
+def _ready(plan: _Plan, proxy: EgressProxy, log: AuditLog, *, with_tokens: bool) -> dict[str, Json]:
+    scheme, _, authority = proxy.url.partition("://")
+    runs: list[Json] = []
+    for run in plan.runs:
+        token = plan.made.get(run.run) if with_tokens else None
+        told = {} if token is None else {"proxy_url": f"{scheme}://{run.run}:{token}@{authority}"}
+        runs.append({"run": run.run, "allow": list(run.policy.allowlist.entries), **told})
+    return {
+        "listening": proxy.url,
+        "pid": os.getpid(),
+        "log": os.fsencode(log.path).decode("utf-8", "replace"),
+        "runs": runs,
+    }
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    """Appears whole, readable by its owner only."""
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
+    try:
+        handle = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise click.ClickException(f"the ready file cannot be written: {error}") from error
+
+
+# ── records ───────────────────────────────────────────────────────────────────────────────────
+
+
+class _Recorder:
+    """Denials into the log of this process, connections into the access log."""
+
+    def __init__(self, log: AuditLog, access: BinaryIO) -> None:
+        self._log = log
+        self._access = access
+        # Two proxies may serve one run, each with a connection 1: the key names the process too.
+        self._instance = secrets.token_hex(4)
+
+    async def denied(self, denial: ProxyDenial) -> str:
+        """Writes the one event; its key is its id, for it names the cause and is in the line."""
+        key = f"proxy-{self._instance}-{denial.connection}"
+        self._log.append(_denial_event(denial, key))
+        self._log.flush()
+        return key
+
+    def access(self, record: AccessRecord) -> None:
+        """Writes one line."""
+        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        body = {"ts": now, **record.to_json()}
+        self._access.write(orjson.dumps(body, option=orjson.OPT_SORT_KEYS) + b"\n")
+        self._access.flush()
+
+
+def _denial_event(denial: ProxyDenial, key: str) -> Event:
+    violation = denial.violation
+    subject: dict[str, Json] = {"run": denial.run, "executor": "egress-proxy"}
+    named = {"task": denial.task, "session": denial.session}
+    subject |= {name: value for name, value in named.items() if value}
+    body: dict[str, Json] = {"method": denial.method, **violation.to_json()}  # type: ignore[dict-item]  # plain JSON values
+    return Event(
+        # A rule that is not in the table is one that only the proxy can have.
+        code=_CODES.get(violation.rule, EventCode.EGR003D),
+        subject=subject,
+        object=body,
+        decision={
+            "action": "deny",
+            "enforced": True,
+            "rule": violation.rule,
+            "reason_code": str(violation.reason),
+        },
+        key=key,
+    )
