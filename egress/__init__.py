@@ -10,7 +10,7 @@ from egress.allowlist import Allowlist, parse_allowlist
 from egress.decision import Allow, Deny, DenyReason, check_address, check_answers, check_listed
 from egress.errors import AllowlistError, EgressDenied, EgressError, FetchError, UrlRejected
 from egress.explain import Explanation, explain
-from egress.policy import AddressPolicy, EgressPolicy
+from egress.policy import PUBLIC_HOSTS, AddressPolicy, EgressPolicy, Layer, layered_policy
 from egress.ports import Fetch, FetchLimits, HopRequest, HopResponse, Resolver, Transport
 from egress.url import Target, parse_target, resolve_location
 from egress.violation import Violation
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from egress.transport import AiohttpTransport, SystemResolver
 
 __all__ = (
+    "PUBLIC_HOSTS",
     "AddressPolicy",
     "AiohttpTransport",
     "Allow",
@@ -41,6 +42,7 @@ __all__ = (
     "GuardedClient",
     "HopRequest",
     "HopResponse",
+    "Layer",
     "ProxyLimits",
     "ProxyRun",
     "Resolver",
@@ -53,6 +55,7 @@ __all__ = (
     "check_answers",
     "check_listed",
     "explain",
+    "layered_policy",
     "parse_allowlist",
     "parse_target",
     "proxied_fetch",

@@ -14,8 +14,8 @@ from typing import Final
 import attrs
 
 from egress.address import Address, Block, block_of, is_never_opened, parse_address, unmap
-from egress.allowlist import entry_for
-from egress.policy import EgressPolicy
+from egress.allowlist import Allowlist, entry_for, parse_allowlist
+from egress.policy import AddressPolicy, EgressPolicy, PublicHosts
 from egress.url import Target
 
 __all__ = (
@@ -25,6 +25,7 @@ __all__ = (
     "check_address",
     "check_answers",
     "check_listed",
+    "enforced",
 )
 
 # Real answers hold a handful; RFC 1035 messages over TCP could hold thousands.
@@ -81,6 +82,7 @@ class Deny:
         nearest_entry: The narrowest entry that would have admitted it; None when none can.
         addresses: The addresses that were refused, as text.
         block: What the refused address is for, from the table of `egress.address`.
+        layers: Names of the layers that lack the entry; empty when there are none.
     """
 
     rule: str
@@ -88,6 +90,7 @@ class Deny:
     nearest_entry: str | None = None
     addresses: tuple[str, ...] = ()
     block: str | None = None
+    layers: tuple[str, ...] = ()
 
 
 def check_listed(policy: EgressPolicy, target: Target) -> Allow | Deny:
@@ -145,8 +148,7 @@ def check_address(
     exemption = _exemption(policy, number, block, host=host, target=target)
     if exemption is not None:
         return Allow(rule="R8", entry=exemption, addresses=(number,))
-    nearest = _address_entry(number, target)
-    return _deny("R8", DenyReason.ADDRESS_NOT_GLOBAL, number, block=block, nearest=nearest)
+    return _not_global(policy, number, block, target)
 
 
 def check_answers(
@@ -171,6 +173,54 @@ def check_answers(
     return Allow(rule="R11", addresses=tuple(vetted))
 
 
+# What an operator's list or switch could have allowed. Everything else stays closed when the policy
+# only reports: R9, scopes, and answers that name no address to dial.
+_OPENABLE: Final = frozenset(
+    {
+        DenyReason.HOST_NOT_LISTED,
+        DenyReason.APEX_NOT_COVERED,
+        DenyReason.PORT_NOT_LISTED,
+        DenyReason.ADDRESS_NOT_LISTED,
+        DenyReason.ADDRESS_NOT_GLOBAL,
+        DenyReason.HTTPS_ONLY,
+    }
+)
+_LENIENT: Final = EgressPolicy(
+    allowlist=parse_allowlist(()), address=AddressPolicy(allow_private_addresses=True)
+)
+
+
+def enforced(
+    policy: EgressPolicy,
+    target: Target,
+    deny: Deny,
+    *,
+    addresses: Iterable[Address | str] | None = None,
+) -> Allow | Deny:
+    """What becomes of *deny*: itself, unless the policy only reports and could have allowed it.
+
+    Args:
+        policy: Parsed rules of this run.
+        target: What was denied.
+        deny: By `check_listed`, or by `check_answers` with *addresses*.
+        addresses: All answers of the lookup, after `check_answers` denied.
+
+    Returns:
+        `Allow` when it is to be told and fetched all the same. R9 is never passed over: an
+        address that nothing opens is denied in whatever place of the answers it stands.
+    """
+    if not policy.unsafe_report_only or deny.reason not in _OPENABLE:
+        return deny
+    lenient: Allow | Deny = Allow(rule=deny.rule)
+    if addresses is not None:
+        lenient = check_answers(_LENIENT, target, addresses)
+    elif target.address is not None:
+        lenient = check_address(_LENIENT, target.address, host=target.host)
+    if isinstance(lenient, Deny):
+        return lenient
+    return Allow(rule=deny.rule, entry="unsafe_report_only", addresses=lenient.addresses)
+
+
 def _as_address(address: Address | str) -> Address | None:
     return parse_address(address) if isinstance(address, str) else unmap(address)
 
@@ -183,10 +233,29 @@ def _exemption(
         return "allowed_hosts"
     if policy.address.allow_private_addresses:
         return "allow_private_addresses"
-    for entry in policy.allowlist.exempting(address, block):
+    return _exempting_entry(policy.allowlist, address, block, target)
+
+
+def _exempting_entry(
+    allowlist: Allowlist | PublicHosts, address: Address, block: Block, target: Target | None
+) -> str | None:
+    for entry in allowlist.exempting(address, block):
         if target is None or entry.ports.admits(target.scheme, target.port):
             return entry.text
     return None
+
+
+def _not_global(
+    policy: EgressPolicy, address: Address, block: Block, target: Target | None
+) -> Deny:
+    lacking = [
+        layer.name
+        for layer in policy.layers
+        if _exempting_entry(layer.allowlist, address, block, target) is None
+    ]
+    nearest = _address_entry(address, target) if policy.takes_entries else None
+    deny = _deny("R8", DenyReason.ADDRESS_NOT_GLOBAL, address, block=block, nearest=nearest)
+    return attrs.evolve(deny, layers=tuple(lacking))
 
 
 def _address_entry(address: Address, target: Target | None) -> str:
@@ -197,20 +266,36 @@ def _address_entry(address: Address, target: Target | None) -> str:
 
 
 def _not_listed(policy: EgressPolicy, target: Target) -> Deny:
-    rule, reason = _why_not_listed(policy, target)
-    addresses = (target.host,) if target.is_literal else ()
+    lists = [layer.allowlist for layer in policy.layers if not layer.allowlist.matching(target)]
+    # Lists that have nothing in common say less than the outermost one that lacks the entry.
+    rule, reason = _why_not_listed(lists[0] if lists else policy.allowlist, target)
     closed = target.address is not None and is_never_opened(target.address) is not None
     # No entry opens an R9 address, so none is named.
-    nearest = None if closed else entry_for(target)
-    return Deny(rule=rule, reason=reason, nearest_entry=nearest, addresses=addresses)
+    nearest = None if closed or not policy.takes_entries else entry_for(target)
+    return Deny(
+        rule=rule,
+        reason=reason,
+        nearest_entry=nearest,
+        addresses=(target.host,) if target.is_literal else (),
+        layers=_refusing(policy, target) if nearest is not None else (),
+    )
 
 
-def _why_not_listed(policy: EgressPolicy, target: Target) -> tuple[str, DenyReason]:
-    if next(policy.allowlist.covering(target), None) is not None:
+def _refusing(policy: EgressPolicy, target: Target) -> tuple[str, ...]:
+    """The layers that would refuse *target* alone: each of them needs the entry."""
+    alone = (
+        (layer.name, EgressPolicy(allowlist=layer.allowlist, address=policy.address))
+        for layer in policy.layers
+    )
+    return tuple(name for name, each in alone if isinstance(check_listed(each, target), Deny))
+
+
+def _why_not_listed(allowlist: Allowlist | PublicHosts, target: Target) -> tuple[str, DenyReason]:
+    if next(iter(allowlist.covering(target)), None) is not None:
         return "R6", DenyReason.PORT_NOT_LISTED
     if target.is_literal:
         return "R7", DenyReason.ADDRESS_NOT_LISTED
-    if policy.allowlist.has_wildcard_over(target.host):
+    if allowlist.has_wildcard_over(target.host):
         return "R5", DenyReason.APEX_NOT_COVERED
     return "R4", DenyReason.HOST_NOT_LISTED
 

@@ -142,15 +142,24 @@ class AllowlistError(EgressError):
         entry: The entry as written, cut at 200 characters; "" when the list itself is wrong.
         reason: The word for it.
         hint: What was probably meant, or None.
+        layer: Name of the list among several, or "".
     """
 
-    def __init__(self, *, entry: str, reason: EntryReason, hint: str | None = None) -> None:
+    def __init__(
+        self, *, entry: str, reason: EntryReason, hint: str | None = None, layer: str = ""
+    ) -> None:
         quoted = entry[:_QUOTED_CHARACTERS]
         advice = f"; write {hint}" if hint else ""
-        super().__init__(f"allowlist entry {quoted!a}: {reason}{advice}")
+        owner = f"{layer} " if layer else ""
+        super().__init__(f"{owner}allowlist entry {quoted!a}: {reason}{advice}")
         self.entry = quoted
         self.reason = reason
         self.hint = hint
+        self.layer = layer
+
+    def in_layer(self, name: str) -> AllowlistError:
+        """The same refusal, told for the list called *name*."""
+        return AllowlistError(entry=self.entry, reason=self.reason, hint=self.hint, layer=name)
 
 
 class EgressDenied(EgressError):

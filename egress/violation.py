@@ -57,6 +57,8 @@ class Violation:
         nearest_entry: The narrowest entry that would have admitted it, or None.
         addresses: The refused addresses, when the address policy refused.
         block: What the refused address is for, or None.
+        layers: Names of the layers that lack the entry.
+        enforced: False when the policy only reports: it was told, and fetched all the same.
         kind: The stored word of this kind of violation.
     """
 
@@ -68,6 +70,8 @@ class Violation:
     nearest_entry: str | None
     addresses: tuple[str, ...]
     block: str | None = None
+    layers: tuple[str, ...] = ()
+    enforced: bool = True
     kind: str = VIOLATION_KIND
 
     def to_json(self) -> dict[str, object]:
@@ -82,6 +86,8 @@ class Violation:
             "nearest_entry": self.nearest_entry,
             "addresses": list(self.addresses),
             "block": self.block,
+            "layers": list(self.layers),
+            "enforced": self.enforced,
         }
 
 
@@ -104,4 +110,5 @@ def violation_of(deny: Deny, target: Target, *, before: tuple[Target, ...] = ())
         nearest_entry=deny.nearest_entry,
         addresses=deny.addresses,
         block=deny.block,
+        layers=deny.layers,
     )
