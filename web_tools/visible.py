@@ -36,13 +36,9 @@ _ASCII_CONTROLS: Final = bytes({*range(0x20), 0x7F} - {*b"\t\n\r"})
 # UTF-8 of what S1 removes beyond ASCII: C1, LS and PS, the ends of noncharacters (and of a few
 # characters that end alike), the block of FDD0.
 _C1: Final = re.compile(rb"\xc2[\x80-\x9f]")
-_OTHER_CONTROLS: Final = (
-    b"\xe2\x80\xa8",
-    b"\xe2\x80\xa9",
-    b"\xbf\xbe",
-    b"\xbf\xbf",
-    b"\xef\xb7",
-)
+_NONCHARACTER_ENDS: Final = (b"\xbf\xbe", b"\xbf\xbf")
+_OTHER_CONTROLS: Final = (b"\xe2\x80\xa8", b"\xe2\x80\xa9", b"\xef\xb7", *_NONCHARACTER_ENDS)
+_WIDE_LEADS: Final = (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4")
 # UTF-8 of what S2 may remove beyond the basic plane: E0000 to E0FFF, the musical and shorthand
 # controls, the Khitan filler.
 _WIDE_SUSPECTS: Final = (b"\xf3\xa0", b"\xf0\x9d\x85", b"\xf0\x9b\xb2", b"\xf0\x96\xbf\xa4")
@@ -99,6 +95,17 @@ _REMOVABLE: Final = re.compile(
     )
     .replace("HID", _HIDDEN)
     .encode()
+)
+# Contexts of ordinary text, kept at the speed of `replace`; neighbours overlap, hence the pairs.
+_COMMON: Final = (
+    (b"EPJE", b"EPkE"),
+    (b"EPJE", b"EPkE"),
+    (b"EKJE", b"EKkE"),
+    (b"EJE", b"EkE"),
+    (b"EJE", b"EkE"),
+    (b"EP", b"Ek"),
+    (b"ANA", b"AkA"),
+    (b"ANA", b"AkA"),
 )
 _REGION_CHARS: Final = 2_000
 # Below one invisible code point in so many characters, each is judged by its neighbours alone.
@@ -170,14 +177,32 @@ def _suspects(*, wide: bool) -> re.Pattern[str]:
     )
 
 
+@functools.cache
+def _basic_suspects() -> re.Pattern[str]:
+    """What S1 or S2 may remove in the basic plane."""
+    table = _visible_tables.fold_table()
+    wanted = _visible_tables.INVISIBLE + _visible_tables.CONTROL
+    return re.compile(f"[{_visible_tables.character_class(wanted, table, 0x10000)}]")
+
+
+def _is_plain(text: str, data: bytes) -> bool:
+    """Whether there is nothing to do; *data* is the UTF-8 form, which is quick to search."""
+    if "\r" in text and text.count("\r") != text.count("\r\n"):
+        return False
+    if text.isascii():
+        return len(data.translate(None, _ASCII_CONTROLS)) == len(data)
+    if _basic_suspects().search(text):
+        return False
+    beyond = any(lead in data for lead in _WIDE_LEADS)
+    return not (beyond and any(part in data for part in (*_WIDE_SUSPECTS, *_NONCHARACTER_ENDS)))
+
+
 def _may_have_controls(text: str, data: bytes) -> bool:
-    """Whether S1 may find something; *data* is the UTF-8 form, which is quick to search."""
+    """Whether S1 may find something in a text that is not plain."""
     if len(data.translate(None, _ASCII_CONTROLS)) != len(data):
         return True
     if "\r" in text and text.count("\r") != text.count("\r\n"):
         return True
-    if text.isascii():
-        return False
     return _C1.search(data) is not None or any(end in data for end in _OTHER_CONTROLS)
 
 
@@ -273,7 +298,10 @@ def _classes(text: str) -> bytes:
     if b"c" in classes:
         _keep_flags(text, classes)
     _keep_directional(classes)
-    return bytes(classes)
+    plain = bytes(classes)
+    for found, kept in _COMMON:
+        plain = plain.replace(found, kept)
+    return plain
 
 
 def _sparse_removable(text: str, places: list[int]) -> list[tuple[int, int]]:
@@ -313,6 +341,8 @@ def _explained(text: str, suspects: re.Pattern[str]) -> str:
     classes = _classes(text)
     spans = [found.span() for found in _REMOVABLE.finditer(classes)]
     hidden = len(classes) - len(classes.translate(None, _HIDDEN.encode()))
+    if not spans:
+        return text
     if sum(end - start for start, end in spans) == hidden:
         return suspects.sub("", text)
     return _without(text, spans)
@@ -354,6 +384,8 @@ def remove_invisibles(text: str) -> Step:
 def make_visible(text: str) -> VisibleText:
     """S0 to S2 of any string."""
     raw, data = _decoded(text)
+    if _is_plain(raw, data):
+        return VisibleText(raw=raw, data=data, text=raw, steps=())
     steps: list[Step] = []
     visible = raw
     if _may_have_controls(raw, data):

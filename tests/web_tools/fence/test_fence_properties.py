@@ -245,6 +245,23 @@ def test_invisible_context(text: str) -> None:
     assert lost == sum(inert.report.removed.values())
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("\u05d0\u202ex\u202c", "\u05d0x"),
+        ("\u05d0\u202b\u202dx\u202c\u202c", "\u05d0\u202bx\u202c"),
+        ("\u05d0\u2067\u202bx\u2069", "\u05d0\u2067x\u2069"),
+        ("\u05d0\u2067\u202cx\u2069\u202c", "\u05d0\u2067x\u2069"),
+        ("\u05d0\nx\u200ey", "\u05d0\nxy"),
+        ("\u05be\u200ex", "\u05bex"),
+        ("\u0661\u200ex", "\u0661x"),
+    ],
+)
+def test_direction_edges(text: str, expected: str) -> None:
+    """Overrides never stay; what is not opened and closed on a right-to-left line goes."""
+    assert expected == body(text)
+
+
 @given(any_texts())
 def test_bidi_balanced(text: str) -> None:
     """10: in every line of the body the embeddings and isolates close in order."""
