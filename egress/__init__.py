@@ -11,12 +11,21 @@ from egress.decision import Allow, Deny, DenyReason, check_address, check_answer
 from egress.errors import AllowlistError, EgressDenied, EgressError, FetchError, UrlRejected
 from egress.explain import Explanation, explain
 from egress.policy import PUBLIC_HOSTS, AddressPolicy, EgressPolicy, Layer, layered_policy
-from egress.ports import Fetch, FetchLimits, HopRequest, HopResponse, Resolver, Transport
+from egress.ports import (
+    Fetch,
+    FetchLimits,
+    HopRequest,
+    HopResponse,
+    Observer,
+    Resolver,
+    RunLimits,
+    Transport,
+)
 from egress.url import Target, parse_target, resolve_location
 from egress.violation import Violation
 
 if TYPE_CHECKING:
-    from egress.client import Fetched, GuardedClient
+    from egress.client import Fetched, GuardedClient, RunMeter
     from egress.proxied import proxied_fetch
     from egress.proxy import EgressProxy, ProxyLimits, ProxyRun, serve_proxy
     from egress.transport import AiohttpTransport, SystemResolver
@@ -43,9 +52,12 @@ __all__ = (
     "HopRequest",
     "HopResponse",
     "Layer",
+    "Observer",
     "ProxyLimits",
     "ProxyRun",
     "Resolver",
+    "RunLimits",
+    "RunMeter",
     "SystemResolver",
     "Target",
     "Transport",
@@ -69,6 +81,7 @@ _LATE = {
     "EgressProxy": "egress.proxy",
     "Fetched": "egress.client",
     "GuardedClient": "egress.client",
+    "RunMeter": "egress.client",
     "ProxyLimits": "egress.proxy",
     "ProxyRun": "egress.proxy",
     "SystemResolver": "egress.transport",

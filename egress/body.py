@@ -95,6 +95,10 @@ class BodyMeter:
             yield from self._inflate(self._inflater, kept)
         self.truncated = self.truncated or len(chunk) > room
 
+    def cut(self) -> None:
+        """Says that more was received, and is not used."""
+        self.truncated = True
+
     def finish(self) -> None:
         """Says that the body is at its end.
 

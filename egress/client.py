@@ -7,17 +7,19 @@ The client is one run's: it re-uses connections within itself and shares none.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import attrs
 
+from egress._run_meter import RunMeter
 from egress.address import Address
 from egress.body import PIECE_BYTES, BodyMeter, coding_of
 from egress.chain import REDIRECT_STATUSES, Chain, Hop, next_hop
-from egress.decision import Deny, check_answers, check_listed
+from egress.decision import Allow, Deny, check_answers, check_listed, enforced
 from egress.errors import (
     BodyIncomplete,
     ClientClosed,
@@ -26,20 +28,23 @@ from egress.errors import (
     DnsFailed,
     EgressDenied,
 )
-from egress.policy import EgressPolicy
+from egress.policy import EgressPolicy, PublicHosts
 from egress.ports import (
     Fetch,
     FetchLimits,
     Headers,
     HopRequest,
     HopResponse,
+    Observer,
     Resolver,
     Transport,
 )
 from egress.url import Target, parse_target
 from egress.violation import violation_of
 
-__all__ = ("Fetched", "GuardedClient")
+__all__ = ("Fetched", "GuardedClient", "RunMeter")
+
+_LOG: Final = logging.getLogger("egress")
 
 _TEMPORARY_DNS_ERRORS = frozenset({socket.EAI_AGAIN})
 
@@ -83,9 +88,13 @@ class GuardedClient:
         transport: Performs the hops; owned and closed by this client from now on.
         fetch: Replaces resolver and transport: the list and literal addresses are checked here,
             names are not looked up, the rest is up to the callable.
+        meter: Counts against the caps of the run. The default caps are finite; keep a meter of
+            your own when the run outlives the client.
+        observer: Is told what a policy that only reports would have refused.
 
     Raises:
-        ValueError: *fetch* is given together with a resolver or a transport.
+        ValueError: *fetch* is given together with a resolver or a transport, or the policy only
+            reports and nobody is told.
     """
 
     def __init__(
@@ -96,10 +105,17 @@ class GuardedClient:
         resolver: Resolver | None = None,
         transport: Transport | None = None,
         fetch: Fetch | None = None,
+        meter: RunMeter | None = None,
+        observer: Observer | None = None,
     ) -> None:
         if fetch is not None and (resolver is not None or transport is not None):
             raise ValueError("fetch replaces resolver and transport: give one or the other")
+        if policy.unsafe_report_only and observer is None:
+            raise ValueError("a policy that only reports needs an observer to report to")
+        _log_dangers(policy)
         self._policy = policy
+        self._meter = meter or RunMeter()
+        self._observer = observer
         self._limits = limits or FetchLimits()
         self._closed = False
         self._resolver = _NoLookups() if fetch is not None else resolver or _system_resolver()
@@ -131,7 +147,8 @@ class GuardedClient:
         Raises:
             UrlRejected: *url*, or the target of a redirect, is not a URL we accept.
             EgressDenied: The policy refuses it, at any hop; one violation, to be reported once.
-            FetchError: It was allowed and failed; the class tells at what.
+            FetchError: It was allowed and failed; the class tells at what. A cap of the run is
+                among them.
             ClientClosed: The client is closed.
         """
         if self._closed:
@@ -145,22 +162,26 @@ class GuardedClient:
         except TimeoutError as error:
             host, hop = run.chain.target.host, len(run.chain.hops)
             raise DeadlineExceeded(host=host, hop=hop) from error
+        finally:
+            self._meter.end(run)
 
-    async def answer(self, chain: Chain, limits: FetchLimits) -> HopResponse:
-        """The answer to the hop where *chain* stands, which this decides on first (R4-R11)."""
+    async def answer(self, run: _Run) -> HopResponse:
+        """The answer to the hop where *run* stands, which this decides on first (R4-R11)."""
+        chain = run.chain
         verdict = check_listed(self._policy, chain.target)
         if isinstance(verdict, Deny):
-            raise EgressDenied(violation_of(verdict, chain.target, before=chain.before))
-        lookup = _Lookup(self._policy, self._resolver, chain)
+            verdict = await self._enforce(verdict, chain)
+        lookup = _Lookup(self, chain)
         if chain.target.is_literal:
             lookup.vetted = verdict.addresses
         request = HopRequest(
             target=chain.target,
             hop=len(chain.hops),
             policy=self._policy,
-            limits=limits,
+            limits=run.limits,
             addresses=lookup.addresses,
         )
+        self._meter.begin(run, host=chain.target.host, hop=len(chain.hops))
         try:
             return await self._transport.send(request)
         except OSError as error:
@@ -168,6 +189,40 @@ class GuardedClient:
             raise ConnectFailed(
                 host=chain.target.host, hop=len(chain.hops), detail=type(error).__name__
             ) from error
+
+    async def vet(self, chain: Chain, answers: Sequence[str]) -> tuple[Address, ...]:
+        """The addresses that may be dialled for the hop where *chain* stands (R11)."""
+        verdict = check_answers(self._policy, chain.target, answers)
+        if isinstance(verdict, Deny):
+            verdict = await self._enforce(verdict, chain, answers)
+        return verdict.addresses
+
+    async def lookup(self, target: Target) -> Sequence[str]:
+        """What the resolver answers."""
+        return await self._resolver.resolve(target.host, target.port)
+
+    def granted(self, count: int) -> int:
+        """How many of *count* received bytes the caps of the run let through."""
+        return self._meter.take(count)
+
+    async def _enforce(
+        self, deny: Deny, chain: Chain, answers: Iterable[str] | None = None
+    ) -> Allow:
+        """Raises, or tells the observer what would have been refused."""
+        verdict = enforced(self._policy, chain.target, deny, addresses=answers)
+        if isinstance(verdict, Deny) or self._observer is None:
+            refused = verdict if isinstance(verdict, Deny) else deny
+            raise EgressDenied(violation_of(refused, chain.target, before=chain.before))
+        told = violation_of(deny, chain.target, before=chain.before)
+        await self._observer(attrs.evolve(told, enforced=False))
+        return verdict
+
+
+def _log_dangers(policy: EgressPolicy) -> None:
+    if policy.unsafe_report_only:
+        _LOG.warning("unsafe_report_only: denials are told and fetched all the same, except R9")
+    if isinstance(policy.allowlist, PublicHosts):
+        _LOG.warning("PUBLIC_HOSTS: there is no list, the address policy alone decides")
 
 
 class _Run:
@@ -182,7 +237,7 @@ class _Run:
 
     async def follow(self) -> Fetched:
         while True:
-            response = await self._client.answer(self.chain, self.limits)
+            response = await self._client.answer(self)
             try:
                 following = next_hop(
                     self.chain,
@@ -207,7 +262,7 @@ class _Run:
             hop=hop,
         )
         try:
-            body = await _collect(response, meter)
+            body = await _collect(response, meter, self._client.granted)
         except OSError as error:
             raise BodyIncomplete(host=host, hop=hop, detail=type(error).__name__) from error
         return Fetched(
@@ -222,14 +277,17 @@ class _Run:
         )
 
 
-async def _collect(response: HopResponse, meter: BodyMeter) -> bytes:
+async def _collect(response: HopResponse, meter: BodyMeter, granted: Callable[[int], int]) -> bytes:
     parts: list[bytes] = []
     async for chunk in response.body:
-        for piece in meter.feed(chunk):
+        usable = granted(len(chunk))
+        for piece in meter.feed(chunk[:usable]):
             parts.append(piece)
             if len(piece) == PIECE_BYTES:
                 # A bomb inflates for as long as its cap allows: others get their turn meanwhile.
                 await asyncio.sleep(0)
+        if usable < len(chunk):
+            meter.cut()
         if meter.truncated:
             break
     else:
@@ -255,23 +313,22 @@ def _encodable(headers: Headers) -> Headers:
 class _Lookup:
     """The one lookup of a hop, made when a new connection is needed, vetted once (R11)."""
 
-    __slots__ = ("_chain", "_policy", "_resolver", "vetted")
+    __slots__ = ("_chain", "_client", "vetted")
 
-    def __init__(self, policy: EgressPolicy, resolver: Resolver, chain: Chain) -> None:
-        self._policy = policy
-        self._resolver = resolver
+    def __init__(self, client: GuardedClient, chain: Chain) -> None:
+        self._client = client
         self._chain = chain
         self.vetted: tuple[Address, ...] = ()
 
     async def addresses(self) -> tuple[Address, ...]:
         if not self.vetted:
-            self.vetted = self._vet(await self._answers())
+            self.vetted = await self._client.vet(self._chain, await self._answers())
         return self.vetted
 
     async def _answers(self) -> Sequence[str]:
         target, hop = self._chain.target, len(self._chain.hops)
         try:
-            answers = await self._resolver.resolve(target.host, target.port)
+            answers = await self._client.lookup(target)
         except OSError as error:
             temporary = isinstance(error, TimeoutError) or error.errno in _TEMPORARY_DNS_ERRORS
             raise DnsFailed(
@@ -280,12 +337,6 @@ class _Lookup:
         if not answers:
             raise DnsFailed(host=target.host, hop=hop, detail="no answer")
         return answers
-
-    def _vet(self, answers: Sequence[str]) -> tuple[Address, ...]:
-        verdict = check_answers(self._policy, self._chain.target, answers)
-        if isinstance(verdict, Deny):
-            raise EgressDenied(violation_of(verdict, self._chain.target, before=self._chain.before))
-        return verdict.addresses
 
 
 class _NoLookups:

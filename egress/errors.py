@@ -17,7 +17,9 @@
         ├── BadRedirect
         ├── EncodingRefused
         ├── DecodingFailed
-        └── BodyIncomplete
+        ├── BodyIncomplete
+        └── RunCapReached
+            └── TooManyAtOnce
 
 Messages name hosts, rules and reason words. They never hold a path or a query: those can carry
 what a page or a person wrote, and messages end up in logs.
@@ -50,7 +52,9 @@ __all__ = (
     "FetchError",
     "HeadTooLarge",
     "ProtocolFailed",
+    "RunCapReached",
     "TlsFailed",
+    "TooManyAtOnce",
     "TooManyRedirects",
     "UrlReason",
     "UrlRejected",
@@ -282,3 +286,16 @@ class BodyIncomplete(FetchError):
     """The body ended before its framing said it would."""
 
     situation = "body incomplete"
+
+
+class RunCapReached(FetchError):
+    """The run has sent as many requests, or received as many bytes, as it may (`detail`)."""
+
+    situation = "cap of the run reached"
+
+
+class TooManyAtOnce(RunCapReached):
+    """As many fetches of the run are under way as may be; this one was not begun."""
+
+    situation = "too many fetches at once"
+    retryable = True

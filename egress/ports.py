@@ -7,21 +7,26 @@ both when the host has its own confined way out. No I/O and no aiohttp here.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 import attrs
 
 from egress.address import Address
 from egress.policy import EgressPolicy
 from egress.url import Target
+from egress.violation import Violation
 
 __all__ = (
+    "UNLIMITED",
+    "Count",
     "Fetch",
     "FetchLimits",
     "Headers",
     "HopRequest",
     "HopResponse",
+    "Observer",
     "Resolver",
+    "RunLimits",
     "Transport",
 )
 
@@ -63,6 +68,38 @@ class FetchLimits:
             raise ValueError("every limit of a fetch is a positive, finite number")
         if self.max_redirects < 0 or self.max_informational < 0:
             raise ValueError("a count of a fetch is not negative")
+
+
+UNLIMITED: Final = "unlimited"
+"""The only way to have no cap on a run: write the word."""
+Count: TypeAlias = int | Literal["unlimited"]
+"""A cap: a whole number, or the word."""
+
+
+@attrs.frozen(kw_only=True)
+class RunLimits:
+    """The caps of one run over all its fetches.
+
+    Attributes:
+        max_requests: Requests, every redirect counted.
+        max_bytes: Body bytes as received; a body is cut where they end.
+        max_concurrent: Fetches at one time; one more is refused, not queued.
+
+    Raises:
+        ValueError: A cap is neither a whole number from 0 nor the word "unlimited".
+    """
+
+    max_requests: Count = 10_000
+    max_bytes: Count = 1024 * 1024 * 1024
+    max_concurrent: Count = 64
+
+    def __attrs_post_init__(self) -> None:
+        for value in (self.max_requests, self.max_bytes, self.max_concurrent):
+            if isinstance(value, str) and value == UNLIMITED:
+                continue
+            # True is not 1, and None is not unlimited.
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError("a cap of a run is a whole number from 0 or 'unlimited'")
 
 
 @attrs.frozen(kw_only=True)
@@ -150,4 +187,12 @@ class Fetch(Protocol):
 
     async def __call__(self, target: Target, /) -> HopResponse:
         """The answer to one GET of *target*."""
+        ...
+
+
+class Observer(Protocol):
+    """Is told what a policy that only reports would have refused, before it is fetched."""
+
+    async def __call__(self, violation: Violation, /) -> None:
+        """Takes one violation, `enforced` False. Raising stops the fetch."""
         ...

@@ -236,6 +236,13 @@ EGRESS_FAILURES: Final[Mapping[type[egress_errors.EgressError], EgressFailure]] 
         egress_errors.BodyIncomplete: EgressFailure(
             detail="incomplete", message="The page broke off before its end."
         ),
+        egress_errors.RunCapReached: EgressFailure(
+            detail="run_cap", message="This run has read as much from the web as it may."
+        ),
+        egress_errors.TooManyAtOnce: EgressFailure(
+            detail="too_many_at_once",
+            message="Too many pages are being read at once; read this one after them.",
+        ),
         # The next two are faults of the host's program, not of the page; nothing was sent.
         egress_errors.AllowlistError: EgressFailure(
             detail="allowlist", message="Reading pages is not set up correctly."

@@ -96,11 +96,11 @@ def test_every_error_is_in_the_tree_of_the_docstring() -> None:
 
 
 def test_what_is_worth_another_try() -> None:
-    """Connect, lost connections and time; not what the peer or the policy will say again."""
+    """Connect, lost connections, time, and a full house; not what would be said again."""
     retryable = {
         kind.__name__
         for kind in _below(FetchError)
         if issubclass(kind, FetchError) and kind(host="a").retryable
     }
 
-    assert retryable == {"ConnectFailed", "ConnectionLost", "DeadlineExceeded"}
+    assert retryable == {"ConnectFailed", "ConnectionLost", "DeadlineExceeded", "TooManyAtOnce"}
