@@ -53,8 +53,6 @@ _TLS_PORT: Final = 443
 _LINGER_SECONDS: Final = 2.0
 # One dead address must not use up the time of the ones after it.
 _ATTEMPT_SECONDS: Final = 4.0
-# What a client that has shown no token is held to.
-_STRANGER: Final = ProxyLimits()
 _EVENT_ID: Final = re.compile(r"[!-~]{1,200}")
 
 
@@ -74,6 +72,11 @@ class Proxy(Protocol):
     @property
     def dialer(self) -> Dialer:
         """Opens connections."""
+        ...
+
+    @property
+    def head_seconds(self) -> float:
+        """For a client to send its request head."""
         ...
 
     def runner_of(self, credentials: Credentials | None) -> Runner | None:
@@ -346,7 +349,7 @@ class Connection:
     async def _head(self) -> bytes:
         searched = 0
         try:
-            async with asyncio.timeout(_STRANGER.head_seconds):
+            async with asyncio.timeout(self._proxy.head_seconds):
                 while True:
                     buffer = self.client.buffer
                     end = end_of_head(buffer, searched)

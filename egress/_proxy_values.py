@@ -30,7 +30,6 @@ class ProxyLimits:
         max_bytes: Received from clients and upstreams together, over the life of the run.
         max_request_body_bytes: Body of one forwarded request.
         lifetime_seconds: Of the run, from when the proxy learns of it; then its token is void.
-        head_seconds: For a client to send its request head, once it is connected.
         hello_seconds: For a client to send its ClientHello.
         connect_seconds: For the lookup, and again for the connection, over all its addresses.
         idle_seconds: Without a byte in either direction.
@@ -44,7 +43,6 @@ class ProxyLimits:
     max_bytes: int = 1024 * 1024 * 1024
     max_request_body_bytes: int = 64 * 1024 * 1024
     lifetime_seconds: float = 24 * 3600.0
-    head_seconds: float = 10.0
     hello_seconds: float = 10.0
     connect_seconds: float = 10.0
     idle_seconds: float = 300.0

@@ -72,6 +72,7 @@ class EgressProxy:
         dialer: Opens connections.
         max_open: Client connections at one time, of all runs and of strangers. More are closed
             at once.
+        head_seconds: For a client to send its request head, once it is connected.
 
     Attributes:
         failure: The first error of the observer, or None. Whoever must not go on without a
@@ -87,12 +88,14 @@ class EgressProxy:
         resolver: Resolver | None = None,
         dialer: Dialer | None = None,
         max_open: int = 8192,
+        head_seconds: float = 10.0,
     ) -> None:
         self.observer = observer
         self.resolver = resolver or _system_resolver()
         self.dialer = dialer or SystemDialer()
         self.failure: Exception | None = None
         self.failed = asyncio.Event()
+        self.head_seconds = head_seconds
         self._max_open = max_open
         self._runs: dict[str, Runner] = {}
         self._open: set[Connection] = set()
@@ -267,6 +270,7 @@ async def serve_proxy(
     resolver: Resolver | None = None,
     dialer: Dialer | None = None,
     max_open: int = 8192,
+    head_seconds: float = 10.0,
     grace_seconds: float = 0.0,
 ) -> AsyncIterator[EgressProxy]:
     """A proxy that listens, until the block is left; then no socket of it is open.
@@ -280,6 +284,7 @@ async def serve_proxy(
         resolver: Answers names; the operating system's by default.
         dialer: Opens connections.
         max_open: Client connections at one time.
+        head_seconds: For a client to send its request head.
         grace_seconds: How long tunnels may go on when the block is left without an error.
 
     Raises:
@@ -287,7 +292,12 @@ async def serve_proxy(
         OSError: The address is taken.
     """
     proxy = EgressProxy(
-        runs, observer=observer, resolver=resolver, dialer=dialer, max_open=max_open
+        runs,
+        observer=observer,
+        resolver=resolver,
+        dialer=dialer,
+        max_open=max_open,
+        head_seconds=head_seconds,
     )
     await proxy.start(host, port, sock=sock)
     try:
