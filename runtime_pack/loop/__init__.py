@@ -106,7 +106,8 @@ async def resume_governed_agent_loop(
 
     Raises:
         ContractError: the runtime's run was used for something else, or is being driven already;
-            or decisions were given for calls that are to be abandoned.
+            a decision is not a `Decision`; or decisions were given for calls that are to be
+            abandoned.
         RunNotFound: the store has no such run.
         StoreError: the store could not be read.
         asyncio.CancelledError: the caller's task was cancelled.
@@ -115,6 +116,8 @@ async def resume_governed_agent_loop(
     run = guarded.task_run
     if run.id != run_id and not run.is_fresh():
         raise ContractError("runtime", "its run has been used already; make a new one to resume")
+    if not all(isinstance(decision, Decision) for decision in decisions):
+        raise ContractError("decisions", "are read with `parse_decision` before they are given")
     if abandon and decisions:
         raise ContractError("abandon", "calls are either decided or abandoned")
     run.enter()

@@ -23,6 +23,7 @@ from runtime_pack import (
     ToolPolicy,
     ToolRule,
     ToolSpec,
+    Turn,
     TurnRequest,
     UserMessage,
     create_agent_runtime,
@@ -152,6 +153,7 @@ def test_the_time_of_a_direct_caller_counts() -> None:
 
     assert codes == [None, None, "BUDGET_EXHAUSTED"]
     assert run.view().active_seconds == 12
+    assert run.view().used["steps"] == 2, "no step is taken without time for it"
 
 
 def test_a_direct_call_is_stopped_when_the_time_is_used_up() -> None:
@@ -165,6 +167,22 @@ def test_a_direct_call_is_stopped_when_the_time_is_used_up() -> None:
     _, runtime = guarded(shelf, TaskContract(max_duration_seconds=0.05))
 
     assert call(runtime, "t:echo").code == "TIMEOUT"
+
+
+def test_a_direct_turn_is_stopped_when_the_time_is_used_up() -> None:
+    """A turn has no limit of its own; the run's time ends it."""
+
+    class Slow:
+        async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
+            await asyncio.sleep(3600)
+            return reply()
+
+    run = create_agent_task_run(TaskContract(max_duration_seconds=0.05))
+    runtime = run.guard_runtime(create_agent_runtime(model=Slow()))
+    request = TurnRequest(messages=Transcript([UserMessage(text="go")]), tools=())
+    asking = ExecutionContext(request=request)
+
+    assert asyncio.run(runtime.execute_tool(TURN_TOOL, {}, asking)).code == "BUDGET_EXHAUSTED"
 
 
 def test_a_direct_turn_is_counted_and_bounded() -> None:

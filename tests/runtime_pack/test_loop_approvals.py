@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from datetime import timedelta
 
 import orjson
@@ -27,7 +28,7 @@ from runtime_pack import (
     Verdict,
 )
 from runtime_pack.catalog import Effects
-from runtime_pack.messages import ToolMessage
+from runtime_pack.messages import Json, ToolMessage
 from runtime_pack.testing import (
     MovableClock,
     Rehearsal,
@@ -473,5 +474,105 @@ def test_an_unneeded_output_class_is_not_mistaken_for_approval() -> None:
 
         assert isinstance(result, Completed)
         assert result.requests == ()
+
+    asyncio.run(scenario())
+
+
+# ── calls that were admitted before the run was taken up ────────────────────────────────────────
+
+
+async def admitted_and_paused(stage: Rehearsal) -> LoopResult:
+    """A run that was paused after its only call was admitted, before it began."""
+    policy = stage.contract.tool_policy
+
+    def pausing(arguments: Mapping[str, Json]) -> bool:
+        stage.run.pause("wait")
+        return False
+
+    watch = ToolRule(tool="*", approval_class="deny", when=pausing)
+    stage.contract = TaskContract(tool_policy=ToolPolicy([*policy.rules, watch]))
+    first = await stage.play(calls(("a", "t:echo", '{"x":"1"}')))
+    stage.contract = TaskContract(tool_policy=policy)
+
+    assert isinstance(first, Suspended)
+    assert stage.shelf.ran == {}
+    assert first.ledger.reserved == {"steps": 1, "tool:t:echo": 1}
+    return first
+
+
+def test_an_admitted_call_runs_when_the_rules_are_the_same() -> None:
+    """Under its step, without a second admission in the ledger."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        result = await stage.go_on(await admitted_and_paused(stage), reply())
+
+        assert told(result) == [None]
+        assert result.ledger.used["steps"] == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("contract", "code"),
+    [
+        (
+            TaskContract(tool_policy=ToolPolicy([ToolRule(tool="*", approval_class="deny")])),
+            "POLICY_DENIED",
+        ),
+        (TaskContract(max_steps=0), "BUDGET_EXHAUSTED"),
+        (TaskContract(per_tool={"t:echo": 0}), "BUDGET_EXHAUSTED"),
+    ],
+)
+def test_an_admitted_call_is_judged_again(contract: TaskContract, code: str) -> None:
+    """A rule that became stricter refuses it, and its step is given back."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        first = await admitted_and_paused(stage)
+        stage.contract = contract
+        result = await stage.go_on(first, reply())
+
+        assert told(result) == [code]
+        assert stage.shelf.ran == {}
+        assert result.ledger.reserved == {}
+        assert "steps" not in result.ledger.used
+
+    asyncio.run(scenario())
+
+
+def test_an_admitted_call_may_now_need_a_person() -> None:
+    """The step stays held while the person is asked, and the approved call runs."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        first = await admitted_and_paused(stage)
+        stage.contract = TaskContract(
+            tool_policy=ToolPolicy([ToolRule(tool="*", approval_class="request_user")])
+        )
+        waiting = await stage.go_on(first)
+
+        assert isinstance(waiting, ApprovalRequired)
+        assert waiting.ledger.reserved == {"steps": 1, "tool:t:echo": 1}
+
+        result = await stage.go_on(waiting, reply(), decisions=[decide(waiting.requests[0])])
+
+        assert told(result) == [None]
+        assert stage.shelf.ran == {"t:echo": 1}
+
+    asyncio.run(scenario())
+
+
+def test_an_admitted_call_of_a_tool_that_is_gone_is_refused() -> None:
+    """What the runtime has no more cannot run."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        first = await admitted_and_paused(stage)
+        stage.shelf = ToolShelf().add("t:gate")
+        result = await stage.go_on(first, reply())
+
+        assert told(result) == ["UNKNOWN_TOOL"]
+        assert result.ledger.reserved == {}
 
     asyncio.run(scenario())
