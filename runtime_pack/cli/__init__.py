@@ -25,7 +25,7 @@ _COMMANDS: Final = {
     "explain-url": "runtime_pack.cli.explain",
     "verify": "runtime_pack.cli.verify",
 }
-INTERRUPTED: Final = 130
+_INTERRUPTED: Final = 130
 
 
 class _LazyGroup(click.Group):
@@ -62,7 +62,7 @@ def main() -> None:
         code = _group.main(prog_name="runtime-pack", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
         note("interrupted")
-        sys.exit(INTERRUPTED)
+        sys.exit(_INTERRUPTED)
     except click.ClickException as error:
         sys.exit(_told(error))
     # What the pack raises on purpose is told in a line; anything else is a fault of ours.

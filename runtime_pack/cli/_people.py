@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import getpass
+import select
 import sys
+import termios
 from collections.abc import Sequence
+from typing import Final
 
 import click
 import orjson
@@ -53,8 +56,40 @@ def _ask(request: ApprovalRequest) -> Decision:
     for reason in request.reasons:
         note(f"it needs you because: {reason}")
     note(f"what the model has seen so far is {request.label.integrity}")
-    yes = click.confirm("approve this call?", default=False, err=True)
-    verdict = Verdict.APPROVE if yes else Verdict.DENY
+    verdict = Verdict.APPROVE if _confirmed("approve this call?") else Verdict.DENY
     return Decision(
         request_id=request.request_id, verdict=verdict, decided_by=who(), reason="at the terminal"
     )
+
+
+_ANSWERS: Final = {"y": True, "yes": True, "n": False, "no": False, "": False}
+
+
+def _confirmed(question: str) -> bool:
+    """A yes or a no; anything else is asked again, and Enter alone is a no.
+
+    What was typed before the question was shown is thrown away: it answered something else.
+    """
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    while True:
+        click.echo(f"{question} [y/N]: ", nl=False, err=True)
+        answer = _ANSWERS.get(_line().strip().lower())
+        if answer is not None:
+            return answer
+        note("please answer y or n")
+
+
+def _line() -> str:
+    """One line of the terminal.
+
+    Waits in short turns: a signal that comes just before a blocking read does not end it.
+    """
+    try:
+        while not select.select([sys.stdin], [], [], 0.2)[0]:
+            continue
+        line = sys.stdin.readline()
+    except KeyboardInterrupt:
+        raise click.Abort from None
+    if not line:
+        raise click.Abort
+    return line

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import attrs
 import click
 
 from runtime_pack.approvals import ApprovalRequest, Decision
+from runtime_pack.cli._interrupts import Interrupts
 from runtime_pack.errors import StopCode
-from runtime_pack.guard import AgentTaskRun, GuardedRuntime
+from runtime_pack.guard import GuardedRuntime
 from runtime_pack.loop import (
     LoopResult,
     TurnInput,
@@ -23,7 +21,7 @@ from runtime_pack.loop import (
 from runtime_pack.machine import OutcomeKind
 from runtime_pack.state import RunStore
 
-__all__ = ("EXIT_CODES", "Deciding", "Driven", "drive", "paused_by_signals")
+__all__ = ("EXIT_CODES", "Deciding", "Driven", "drive")
 
 EXIT_CODES: Final = {
     OutcomeKind.COMPLETED: 0,
@@ -45,27 +43,6 @@ class Driven:
     interrupted: bool
 
 
-@contextmanager
-def paused_by_signals(run: AgentTaskRun) -> Iterator[None]:
-    """Ctrl-C and SIGTERM suspend the run where it stands, so that it can be resumed.
-
-    A second one is not held back: it ends the process as usual.
-    """
-    loop = asyncio.get_running_loop()
-
-    def pause(number: signal.Signals) -> None:
-        loop.remove_signal_handler(number)
-        run.pause(f"interrupted by {number.name}")
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, pause, number)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-
 async def drive(
     make: Callable[[], GuardedRuntime],
     *,
@@ -73,6 +50,7 @@ async def drive(
     start: TurnInput | None,
     run_id: str,
     decide: Deciding,
+    interrupts: Interrupts,
 ) -> Driven:
     """Run or take up a run, and take it up again for as long as its requests are answered.
 
@@ -82,17 +60,21 @@ async def drive(
         start: the input of a new run; None takes up the run that is saved.
         run_id: the id of the run to take up.
         decide: answers requests, outside the loop: nothing runs meanwhile.
+        interrupts: suspends the run when a signal comes.
     """
-    result = await _first(make(), store, start, run_id)
+    runtime = make()
+    with interrupts.pausing(runtime.task_run):
+        result = await _first(runtime, store, start, run_id)
     while result.kind is OutcomeKind.APPROVAL_REQUIRED:
         try:
-            decisions = decide(result.requests)
+            with interrupts.asking():
+                decisions = decide(result.requests)
         except click.Abort:
             return Driven(result=result, interrupted=True)
         if not decisions:
             break
         runtime = make()
-        with paused_by_signals(runtime.task_run):
+        with interrupts.pausing(runtime.task_run):
             result = await resume_governed_agent_loop(
                 runtime=runtime, store=store, run_id=result.run_id, decisions=decisions
             )
@@ -103,9 +85,6 @@ async def drive(
 async def _first(
     runtime: GuardedRuntime, store: RunStore, start: TurnInput | None, run_id: str
 ) -> LoopResult:
-    with paused_by_signals(runtime.task_run):
-        if start is not None:
-            return await run_governed_agent_loop(
-                runtime=runtime, execute_turn_input=start, store=store
-            )
-        return await resume_governed_agent_loop(runtime=runtime, store=store, run_id=run_id)
+    if start is not None:
+        return await run_governed_agent_loop(runtime=runtime, execute_turn_input=start, store=store)
+    return await resume_governed_agent_loop(runtime=runtime, store=store, run_id=run_id)

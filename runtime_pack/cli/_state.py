@@ -65,9 +65,12 @@ class StateFolder:
         Raises:
             AuditError: it cannot be made, written or closed.
         """
-        with self._open_log() as log:
+        log = self._open_log()
+        try:
             yield log
-        self._keep_head(log)
+        finally:
+            log.close()
+            self._keep_head(log)
 
     def _open_log(self) -> AuditLog:
         logs = self.root / "logs"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import shlex
 import sys
@@ -23,6 +22,7 @@ from runtime_pack.agent import create_agent_runtime
 from runtime_pack.approvals import ApprovalRequest, Decision, Verdict
 from runtime_pack.audit import AuditLog
 from runtime_pack.cli._corpus import load_corpus, serve
+from runtime_pack.cli._interrupts import INTERRUPTED, Interrupts, run_interruptibly
 from runtime_pack.cli._people import answer_all, ask_person, can_ask
 from runtime_pack.cli._runs import EXIT_CODES, Driven, drive
 from runtime_pack.cli._show import result_json, show_answer, show_budgets, show_steps
@@ -41,7 +41,6 @@ from web_tools.search import WebSearchProvider
 
 __all__ = ("command",)
 
-_INTERRUPTED: Final = 130
 # What a saved run has already; given again it would be ignored, so it is refused.
 _OF_THE_RUN: Final = (
     "corpus",
@@ -196,7 +195,7 @@ def command(
         as_json=as_json,
         given_state_dir=state_dir,
     )
-    return asyncio.run(asked.run())
+    return run_interruptibly(asked.run)
 
 
 def _refuse_contradictions(
@@ -273,18 +272,23 @@ class _Asked:
     as_json: bool
     given_state_dir: Path | None
 
-    async def run(self) -> int:
+    async def run(self, interrupts: Interrupts) -> int:
         async with self._source() as (provider, allow, port):
             with self.state.logging() as audit:
-                driven = await self._drive(audit, provider, allow, port)
+                driven = await self._drive(audit, provider, allow, port, interrupts)
         if self.as_json:
             self._show_json(driven.result, audit)
         else:
             self._show(driven.result, audit)
-        return _INTERRUPTED if driven.interrupted else EXIT_CODES[driven.result.kind]
+        return INTERRUPTED if driven.interrupted else EXIT_CODES[driven.result.kind]
 
     async def _drive(
-        self, audit: AuditLog, provider: WebSearchProvider, allow: Sequence[str], port: int
+        self,
+        audit: AuditLog,
+        provider: WebSearchProvider,
+        allow: Sequence[str],
+        port: int,
+        interrupts: Interrupts,
     ) -> Driven:
         run_ids = [] if self.resume is None else [self.resume]
 
@@ -316,6 +320,7 @@ class _Asked:
             start=start,
             run_id=self.resume or "",
             decide=self._decide,
+            interrupts=interrupts,
         )
 
     @asynccontextmanager

@@ -7,7 +7,6 @@ says whether all of them held.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from runtime_pack.agent import create_agent_runtime
 from runtime_pack.approvals import ApprovalRequest, Decision, Verdict
 from runtime_pack.audit import AuditLog, LogStatus, Verification, verify_log
 from runtime_pack.cli._corpus import Corpus, Served, load_corpus, serve
+from runtime_pack.cli._interrupts import Interrupts, run_interruptibly
 from runtime_pack.cli._people import answer_all, ask_person, can_ask
 from runtime_pack.cli._runs import Deciding, drive
 from runtime_pack.cli._show import (
@@ -134,7 +134,8 @@ def command(question: str, yes: bool, as_json: bool, state_dir: Path | None) -> 
     state = open_state(state_dir)
     console = Console(stderr=as_json)
     show = _Show(console=console, quiet=as_json)
-    parts, found, log = asyncio.run(_demonstrate(state, clean_text(question), show, yes=yes))
+    demonstrated = _Demonstration(state=state, question=clean_text(question), show=show, yes=yes)
+    parts, found, log = run_interruptibly(demonstrated.run)
     checks = [check for part in parts.values() for check in part.checks]
     checks.append(_log_check(found))
     held = all(check.held for check in checks)
@@ -207,20 +208,36 @@ class _Show:
             self.console.print(mark + Text(f"{words}: {check.claim}{seen}", style=""))
 
 
-async def _demonstrate(
-    state: StateFolder, question: str, show: _Show, *, yes: bool
-) -> tuple[dict[str, _Part], Verification, Path]:
-    with show.progress("indexing the embedded corpus"):
-        corpus: Corpus = load_corpus(None)
-    with state.logging() as audit:
-        async with serve(corpus, extra=(_POISON,)) as served:
-            stage = _Stage(state=state, audit=audit, served=served, show=show)
-            parts = {
-                "answer": await stage.answer(question),
-                "attack": await stage.attack(),
-                "approval": await stage.approval(question, yes=yes),
-            }
-    return parts, verify_log(audit.path, state.saved_heads(audit.path).found), audit.path
+@attrs.frozen(kw_only=True)
+class _Demonstration:
+    """One call of the command."""
+
+    state: StateFolder
+    question: str
+    show: _Show
+    yes: bool
+
+    async def run(self, interrupts: Interrupts) -> tuple[dict[str, _Part], Verification, Path]:
+        """The parts, and what the log of them proves."""
+        with self.show.progress("indexing the embedded corpus"):
+            corpus: Corpus = load_corpus(None)
+        with self.state.logging() as audit:
+            async with serve(corpus, extra=(_POISON,)) as served:
+                parts = await self._parts(audit, served, interrupts)
+        heads = self.state.saved_heads(audit.path).found
+        return parts, verify_log(audit.path, heads), audit.path
+
+    async def _parts(
+        self, audit: AuditLog, served: Served, interrupts: Interrupts
+    ) -> dict[str, _Part]:
+        stage = _Stage(
+            state=self.state, audit=audit, served=served, show=self.show, interrupts=interrupts
+        )
+        return {
+            "answer": await stage.answer(self.question),
+            "attack": await stage.attack(),
+            "approval": await stage.approval(self.question, yes=self.yes),
+        }
 
 
 @attrs.frozen(kw_only=True)
@@ -231,6 +248,7 @@ class _Stage:
     audit: AuditLog
     served: Served
     show: _Show
+    interrupts: Interrupts
 
     async def answer(self, question: str) -> _Part:
         """A question answered from pages that this run may read."""
@@ -339,7 +357,12 @@ class _Stage:
 
         start = TurnInput(messages=(UserMessage(text=task),), tool_catalog=build_web_tool_catalog())
         driven = await drive(
-            make, store=self.state.store, start=start, run_id="", decide=decide or _leave_pending
+            make,
+            store=self.state.store,
+            start=start,
+            run_id="",
+            decide=decide or _leave_pending,
+            interrupts=self.interrupts,
         )
         if driven.interrupted:
             raise click.Abort

@@ -74,13 +74,39 @@ def cli(
     return seen
 
 
+class Here:
+    """The command in this process: the many variations of what a real process shows as well."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str, state: Path | None = None) -> Done:
+        where = () if state is None else ("--state-dir", str(state))
+        self._monkeypatch.setattr(sys, "argv", ["runtime-pack", *arguments, *where])
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = self._capsys.readouterr()
+        assert CONTROLS.search(out + err) is None
+        assert isinstance(left.value.code, int)
+        return Done(left.value.code, out, err)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
+    """See `Here`."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("COLUMNS", "80")
+    return Here(monkeypatch, capsys)
+
+
 # ── help and usage ────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", ["ask", "demo", "verify", "explain-url", None])
-def test_help_names_the_exit_codes(name: str | None) -> None:
+def test_help_names_the_exit_codes(name: str | None, here: Here) -> None:
     """The help of every command, and of all together, says what its exit codes mean, in 80 columns."""
-    done = cli(*([] if name is None else [name]), "--help")
+    done = here(*([] if name is None else [name]), "--help")
 
     assert (0, "") == (done.code, done.err)
     assert "Exit codes:" in done.out
@@ -115,32 +141,6 @@ USAGE: list[tuple[list[str], str]] = [
     (["verify"], "LOG"),
     (["verify", "x", "--head", "12"], "12"),
 ]
-
-
-class Here:
-    """The command in this process: the many variations of what a real process shows as well."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch = monkeypatch
-        self._capsys = capsys
-
-    def __call__(self, *arguments: str, state: Path | None = None) -> Done:
-        where = () if state is None else ("--state-dir", str(state))
-        self._monkeypatch.setattr(sys, "argv", ["runtime-pack", *arguments, *where])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = self._capsys.readouterr()
-        assert CONTROLS.search(out + err) is None
-        assert isinstance(left.value.code, int)
-        return Done(left.value.code, out, err)
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
-    """See `Here`."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setenv("COLUMNS", "80")
-    return Here(monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(("arguments", "word"), USAGE, ids=lambda value: " ".join(value)[:40])
@@ -400,10 +400,10 @@ def test_a_pending_read_without_a_terminal_is_exit_code_3(
     verdict: str, word: str, here: Here, tmp_path: Path
 ) -> None:
     """The run waits; a resume without an answer waits on; --approve answers and completes it."""
-    pending = cli("ask", "What is a lambda?", "--approve", "ask", "--json", state=tmp_path)
+    pending = here("ask", "What is a lambda?", "--approve", "ask", "--json", state=tmp_path)
     run = pending.json["run"]
     waiting = here("ask", "--resume", run, state=tmp_path)
-    done = cli("ask", "--resume", run, "--approve", verdict, "--json", state=tmp_path)
+    done = here("ask", "--resume", run, "--approve", verdict, "--json", state=tmp_path)
     again = here("ask", "--resume", run, "--approve", verdict, "--json", state=tmp_path)
 
     assert (3, "approval_required") == (pending.code, pending.json["kind"])
@@ -416,6 +416,28 @@ def test_a_pending_read_without_a_terminal_is_exit_code_3(
     assert (again.code, again.json["text"]) == (0, done.json["text"])
     verified = [here("verify", str(log), state=tmp_path) for log in tmp_path.glob("logs/*.jsonl")]
     assert [0] * 4 == [each.code for each in verified]
+
+
+@pytest.mark.parametrize(
+    ("module", "word"),
+    [
+        ("def make():\n    raise RuntimeError('no key')", "no key"),
+        ("def make():\n    return object()", "has no search"),
+        ("", "AttributeError"),
+    ],
+)
+def test_a_provider_that_cannot_be_made_is_wrong_usage(
+    module: str, word: str, here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the factory does wrong is told, with exit code 2 and without a run."""
+    (tmp_path / "broken_provider.py").write_text(module)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken_provider", raising=False)
+    done = here("ask", "x", "--provider", "broken_provider:make", state=tmp_path / "state")
+
+    assert done.code == 2
+    assert word in done.err
+    assert not list(tmp_path.glob("state/logs/*"))
 
 
 # ── the state folder ──────────────────────────────────────────────────────────────────────────
