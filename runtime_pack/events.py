@@ -42,6 +42,7 @@ class EventCode(StrEnum):
     EGR001D = "EGR001D"
     EGR002D = "EGR002D"
     EGR003D = "EGR003D"
+    EGR004O = "EGR004O"
     RUN001O = "RUN001O"
     RUN002O = "RUN002O"
     RUN003O = "RUN003O"
@@ -105,6 +106,12 @@ EVENT_ROWS: Final[Mapping[EventCode, EventRow]] = {
         _S.HIGH,
         "The egress proxy refused a tunnel to a listed host: no TLS, or TLS for another name.",
         "Look at what asked for it; a protocol that is not TLS needs a port other than 443.",
+    ),
+    EventCode.EGR004O: _row(
+        _T.SANDBOX_VIOLATION,
+        _S.HIGH,
+        "A policy that only reports would have refused this; it was fetched all the same.",
+        "Add `nearest_entry` or mend what asked for it, then take `unsafe_report_only` away.",
     ),
     EventCode.RUN001O: _row(_T.RUN_STARTED, _S.INFO, "A run began under a contract.", "None."),
     EventCode.RUN002O: _row(

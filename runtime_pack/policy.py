@@ -188,6 +188,26 @@ def _frozen_counts(value: object) -> Mapping[str, Limit]:
     return {str(name): parse_count(f"per_tool.{name}", limit) for name, limit in value.items()}
 
 
+def _entries(name: str, value: object) -> tuple[str, ...] | None:
+    """The entries of a list, not yet read: whoever fetches parses them before the run starts."""
+    if value is None:
+        return None
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise ContractError(name, "is a list of entries, or None for no opinion")
+    entries = tuple(value)
+    if not all(isinstance(entry, str) for entry in entries):
+        raise ContractError(name, "holds something that is not text")
+    return entries
+
+
+def _workspace_entries(value: object) -> tuple[str, ...] | None:
+    return _entries("workspace_allowlist", value)
+
+
+def _task_entries(value: object) -> tuple[str, ...] | None:
+    return _entries("task_allowlist", value)
+
+
 @attrs.frozen(kw_only=True)
 class TaskContract:
     """What one task may spend and what needs a person. 0 means nothing; unlimited is written out.
@@ -200,6 +220,9 @@ class TaskContract:
         max_refused: calls that were not admitted; None is twice `max_steps`.
         max_consecutive_refused: responses in a row of which nothing was admitted, at least 1.
         per_tool: steps by tool name.
+        workspace_allowlist: entries that every run of the workspace is held to. None has no opinion;
+            an empty list allows nothing.
+        task_allowlist: the same for this task. A read needs an entry in each list and in the run's.
         approval_seconds: how long a request to a person stays open (72 hours by default).
         wrap_up: ask once more without tools when steps or turns run out.
 
@@ -215,6 +238,10 @@ class TaskContract:
     max_consecutive_refused: int = 3
     per_tool: Mapping[str, Limit] = attrs.field(factory=dict, converter=_frozen_counts)
     tool_policy: ToolPolicy = attrs.field(factory=ToolPolicy)
+    workspace_allowlist: tuple[str, ...] | None = attrs.field(
+        default=None, converter=_workspace_entries
+    )
+    task_allowlist: tuple[str, ...] | None = attrs.field(default=None, converter=_task_entries)
     approval_seconds: SecondsLimit = 72 * 3600
     wrap_up: bool = True
 
@@ -240,6 +267,12 @@ class TaskContract:
         if self.max_refused is not None:
             return self.max_refused
         return UNLIMITED if self.max_steps == UNLIMITED else 2 * self.max_steps
+
+    @property
+    def allowlists(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Name and entries of each list that has an opinion, outermost first."""
+        named = (("workspace", self.workspace_allowlist), ("task", self.task_allowlist))
+        return tuple((name, entries) for name, entries in named if entries is not None)
 
     def limits(self) -> Limits:
         """The contract as a ledger holds it."""

@@ -22,6 +22,7 @@ __all__ = (
     "Emitter",
     "ExecutionContext",
     "Frame",
+    "ListedRuntime",
     "Model",
     "PreflightRuntime",
     "ReleasableRuntime",
@@ -53,6 +54,8 @@ class ExecutionContext:
         record: writes an event to the run's log; raises `AuditError` when it cannot.
         burned: the nonces that this run has used; a fence adds to it.
         label: the join of everything the model has seen so far.
+        allowlists: name and entries of the lists of workspace and task that a read is held to
+            beside the run's own.
         request: the turn to take, for `agent:execute-turn` only.
         on_delta: receives streamed text of a turn.
     """
@@ -65,6 +68,7 @@ class ExecutionContext:
     turn: int = 0
     call_id: str = ""
     label: Label = CLEAN
+    allowlists: tuple[tuple[str, tuple[str, ...]], ...] = ()
     burned: set[str] = attrs.field(factory=set)
     record: Callable[[Event], None] = _drop
     request: TurnRequest | None = None
@@ -93,6 +97,15 @@ class PreflightRuntime(Protocol):
         self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
     ) -> ToolOutput | None:
         """None to go on, or the refusal. Decides without I/O; reports its own denials."""
+        ...
+
+
+@runtime_checkable
+class ListedRuntime(Protocol):
+    """A runtime that reads allowlists, and can say before a run starts that one is malformed."""
+
+    def check_allowlists(self, allowlists: tuple[tuple[str, tuple[str, ...]], ...]) -> None:
+        """Read the lists of the contract. Raising keeps the run from starting."""
         ...
 
 

@@ -9,24 +9,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeAlias
 
 import attrs
 
 from citations import KnowledgeCitation
 from egress import (
     AddressPolicy,
+    Allowlist,
+    AllowlistError,
     Deny,
     EgressDenied,
     EgressError,
     EgressPolicy,
+    RunLimits,
     Violation,
     check_listed,
+    layered_policy,
     parse_allowlist,
     parse_target,
 )
-from egress.client import GuardedClient
+from egress.client import GuardedClient, RunMeter
+from egress.decision import enforced
 from egress.ports import Fetch, FetchLimits
 from egress.violation import violation_of
 from runtime_pack.catalog import TURN_TOOL, Effects, Executed, ToolOutput, ToolSpec
@@ -39,6 +45,7 @@ from runtime_pack.messages import Json
 from runtime_pack.ports import (
     Emitter,
     ExecutionContext,
+    ListedRuntime,
     PreflightRuntime,
     ReleasableRuntime,
     ToolRuntime,
@@ -74,6 +81,11 @@ PROVENANCE: Final = ("external_tool_read",)
 _EXTERNAL: Final = Label(integrity=Integrity.EXTERNAL)
 # The caps of the host bound a call more tightly; this is for a host that sets none.
 _CALL_SECONDS: Final = 120.0
+
+_Lists: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
+
+# The call that reads in this task: a client is its run's, and what it reports is a step's.
+_READING: Final[ContextVar[_Reading]] = ContextVar("runtime_pack_reading")
 
 
 def _spec(name: str, description: str, parameters: Mapping[str, Json]) -> ToolSpec:
@@ -112,17 +124,23 @@ def create_web_tool_runtime(
     fetch: Fetch | None = None,
     caps: WebToolCaps | None = None,
     address_policy: AddressPolicy | None = None,
+    run_limits: RunLimits | None = None,
+    unsafe_report_only: bool = False,
 ) -> ToolRuntime:
     """*base* with `web:search` and `web:read` for one run.
 
     Args:
         base: takes the turns and runs the host's own tools; guarded or not.
         provider: the search back end. Result addresses may be outside the list; reads are not.
-        allowlist: `host`, `host:port`, `*.suffix`, address or CIDR; empty denies every read.
+        allowlist: `host`, `host:port`, `*.suffix`, address or CIDR; empty denies every read. A
+            read also needs an entry in the lists of the contract's workspace and task, if any.
         emitter: receives one `sandbox:violation` event for each denied read; raising stops it.
         fetch: performs one hop in place of our own transport, for example through a proxy.
         caps: the host's ceilings; a call can only lower them.
         address_policy: the operator's exemptions from the address check; none by default.
+        run_limits: requests, body bytes and concurrent reads of one run; finite by default.
+        unsafe_report_only: what would be denied is told with `EGR004O` and read all the same,
+            metadata addresses excepted; for drafting a list, never for serving.
 
     Returns:
         A guarded runtime when *base* is guarded: the new tools are inside the guard. It holds
@@ -130,14 +148,19 @@ def create_web_tool_runtime(
         other caller calls `release`.
 
     Raises:
-        AllowlistError: an entry is malformed; the list is refused as a whole.
+        AllowlistError: an entry is malformed, here or in a list of the contract of a guarded
+            *base*; the list is refused as a whole.
         ContractError: *base* has a tool of one of the two names.
     """
-    policy = EgressPolicy(
-        allowlist=parse_allowlist(allowlist), address=address_policy or AddressPolicy()
-    )
     setup = _Setup(
-        provider=provider, policy=policy, emitter=emitter, fetch=fetch, caps=caps or WebToolCaps()
+        provider=provider,
+        allowlist=parse_allowlist(allowlist),
+        address=address_policy or AddressPolicy(),
+        unsafe_report_only=unsafe_report_only,
+        emitter=emitter,
+        fetch=fetch,
+        caps=caps or WebToolCaps(),
+        run_limits=run_limits or RunLimits(),
     )
     _refuse_own_names(base)
     if isinstance(base, GuardedRuntime):
@@ -163,15 +186,40 @@ class _Setup:
     """What the host gave, checked."""
 
     provider: WebSearchProvider
-    policy: EgressPolicy
+    allowlist: Allowlist
+    address: AddressPolicy
+    unsafe_report_only: bool
     emitter: Emitter
     fetch: Fetch | None
     caps: WebToolCaps
+    run_limits: RunLimits
+
+    def policy(self, lists: _Lists) -> EgressPolicy:
+        """What a run under these lists of its contract may read."""
+        if lists:
+            return layered_policy(
+                {**dict(lists), "run": self.allowlist},
+                address=self.address,
+                unsafe_report_only=self.unsafe_report_only,
+            )
+        return EgressPolicy(
+            allowlist=self.allowlist,
+            address=self.address,
+            unsafe_report_only=self.unsafe_report_only,
+        )
 
     def limits(self) -> FetchLimits:
         return FetchLimits(
             max_redirects=self.caps.max_redirects, timeout_seconds=self.caps.timeout_seconds
         )
+
+
+@attrs.define
+class _Reading:
+    """One read under way, and how much of it was only reported."""
+
+    context: ExecutionContext
+    told: int = 0
 
 
 @attrs.define
@@ -200,8 +248,11 @@ class _WebToolRuntime:
         self._base = base
         self._setup = setup
         self._specs = {spec.name: spec for spec in build_web_tool_catalog()}
-        # By run: a connection is never shared, whoever uses this runtime for a second run.
-        self._open: dict[str, _Open] = {}
+        self._policies: dict[_Lists, EgressPolicy] = {}
+        # By run and lists: a connection is never shared, whoever uses this runtime for a second run.
+        self._open: dict[tuple[str, _Lists], _Open] = {}
+        # A run that was suspended goes on counting.
+        self._meters: dict[str, RunMeter] = {}
         self._unnamed = 0
 
     # ── the ports of a runtime ────────────────────────────────────────────────────────────────
@@ -212,6 +263,22 @@ class _WebToolRuntime:
             return own
         return self._base.tool_spec(name)
 
+    def check_allowlists(self, allowlists: _Lists) -> None:
+        """Read the lists of a contract before its run starts.
+
+        Raises:
+            AllowlistError: an entry is malformed; `layer` names the list.
+        """
+        self._policy(allowlists)
+        if isinstance(self._base, ListedRuntime):
+            self._base.check_allowlists(allowlists)
+
+    def _policy(self, lists: _Lists) -> EgressPolicy:
+        policy = self._policies.get(lists)
+        if policy is None:
+            policy = self._policies[lists] = self._setup.policy(lists)
+        return policy
+
     async def preflight(
         self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
     ) -> ToolOutput | None:
@@ -220,7 +287,8 @@ class _WebToolRuntime:
             if name == SEARCH_TOOL:
                 parse_search_arguments(arguments, self._setup.caps)
             elif name == READ_TOOL:
-                self._check_listed(parse_read_arguments(arguments, self._setup.caps).url)
+                url = parse_read_arguments(arguments, self._setup.caps).url
+                self._check_listed(url, context.allowlists)
             elif isinstance(self._base, PreflightRuntime):
                 return await self._base.preflight(name, arguments, context)
         except WebToolError as error:
@@ -228,10 +296,13 @@ class _WebToolRuntime:
             return _failed(error, executed=Executed.NO, label=CLEAN)
         return None
 
-    def _check_listed(self, url: str) -> None:
+    def _check_listed(self, url: str, lists: _Lists) -> None:
         try:
-            target = parse_target(url)
-            verdict = check_listed(self._setup.policy, target)
+            target, policy = parse_target(url), self._policy(lists)
+            verdict = check_listed(policy, target)
+            # What is only reported is told by the client, when it is read.
+            if isinstance(verdict, Deny):
+                verdict = enforced(policy, target, verdict)
             if isinstance(verdict, Deny):
                 raise EgressDenied(violation_of(verdict, target))
         except EgressError as error:
@@ -303,7 +374,7 @@ class _WebToolRuntime:
 
     async def _read(self, arguments: Mapping[str, Json], context: ExecutionContext) -> ToolOutput:
         request = parse_read_arguments(arguments, self._setup.caps)
-        page = await self._page(request, context.run)
+        page = await self._page(request, context)
         meta = FenceMeta(
             kind=FenceKind.PAGE,
             source=page.final_url,
@@ -313,31 +384,55 @@ class _WebToolRuntime:
         block = fence(page.text, meta=meta, nonces=NonceBook(burned=context.burned)).text
         return _external(text=block, data=_read_data(page, block), citations=(page.citation,))
 
-    async def _page(self, request: ReadRequest, run: str) -> Page:
-        held = self._held(run)
+    async def _page(self, request: ReadRequest, context: ExecutionContext) -> Page:
+        held = self._held(context)
         held.reads += 1
+        reading = _READING.set(_Reading(context))
         try:
             return await held.reader.read(request)
         finally:
+            _READING.reset(reading)
             held.reads -= 1
 
-    def _held(self, run: str) -> _Open:
+    def _held(self, context: ExecutionContext) -> _Open:
         """What this run has open on this event loop; opened when it is first needed."""
-        loop = asyncio.get_running_loop()
-        held = self._open.get(run)
+        loop, key = asyncio.get_running_loop(), (context.run, context.allowlists)
+        held = self._open.get(key)
         if held is None or held.loop is not loop:
-            setup = self._setup
-            client = GuardedClient(setup.policy, limits=setup.limits(), fetch=setup.fetch)
-            extractor = Extractor()
+            client, extractor = self._client(context), Extractor()
             reader = PageReader(client, extractor, clock=_now)
-            held = self._open[run] = _Open(loop, client, extractor, reader)
+            held = self._open[key] = _Open(loop, client, extractor, reader)
         return held
+
+    def _client(self, context: ExecutionContext) -> GuardedClient:
+        setup = self._setup
+        try:
+            policy = self._policy(context.allowlists)
+        except AllowlistError as error:
+            raise error_from_egress(error) from error
+        return GuardedClient(
+            policy,
+            limits=setup.limits(),
+            fetch=setup.fetch,
+            meter=self._meters.setdefault(context.run, RunMeter(setup.run_limits)),
+            observer=self._observed,
+        )
 
     async def _report(self, error: WebToolError, context: ExecutionContext) -> None:
         """The one event of a denial: into the log, then to the host. Either failing stops the call."""
-        if error.violation is None:
-            return
-        event = _violation_event(error.violation, context)
+        if error.violation is not None:
+            key = f"{context.step}:{error.violation.hop}"
+            await self._tell(error.violation, context, key)
+
+    async def _observed(self, violation: Violation, /) -> None:
+        """What a policy that only reports would have refused: a read may have several of these."""
+        reading = _READING.get()
+        reading.told += 1
+        key = f"{reading.context.step}:observed:{reading.told}"
+        await self._tell(violation, reading.context, key)
+
+    async def _tell(self, violation: Violation, context: ExecutionContext, key: str) -> None:
+        event = _violation_event(violation, context, key)
         context.record(event)
         try:
             await self._setup.emitter.emit(event)
@@ -433,24 +528,29 @@ def _ran(error: WebToolError) -> Executed:
 _LIST_RULES: Final = frozenset({"R4", "R5", "R6", "R7", "R12"})
 
 
-def _violation_event(violation: Violation, context: ExecutionContext) -> Event:
+def _violation_event(violation: Violation, context: ExecutionContext, key: str) -> Event:
     subject: dict[str, Json] = {"run": context.run}
-    for key in ("task", "session", "agent", "step"):
-        if getattr(context, key):
-            subject[key] = getattr(context, key)
+    for name in ("task", "session", "agent", "step"):
+        if getattr(context, name):
+            subject[name] = getattr(context, name)
     if context.call_id:
         subject["call"] = context.call_id
     body: dict[str, Json] = {"tool": READ_TOOL, **violation.to_json()}  # type: ignore[dict-item]  # plain JSON values
-    listed = violation.rule in _LIST_RULES
     return Event(
-        code=EventCode.EGR001D if listed else EventCode.EGR002D,
+        code=_violation_code(violation),
         subject=subject,
         object=body,
         decision={
-            "action": "deny",
-            "enforced": True,
+            "action": "deny" if violation.enforced else "observe",
+            "enforced": violation.enforced,
             "rule": violation.rule,
             "reason_code": str(violation.reason),
         },
-        key=f"{context.step}:{violation.hop}",
+        key=key,
     )
+
+
+def _violation_code(violation: Violation) -> EventCode:
+    if not violation.enforced:
+        return EventCode.EGR004O
+    return EventCode.EGR001D if violation.rule in _LIST_RULES else EventCode.EGR002D

@@ -27,6 +27,7 @@ from runtime_pack.ports import (
     Emitter,
     ExecutionContext,
     Frame,
+    ListedRuntime,
     PreflightRuntime,
     ReleasableRuntime,
     SystemClock,
@@ -89,6 +90,8 @@ class AgentTaskRun(TaskRun):
 
         Raises:
             ContractError: the runtime is guarded already, so every step would count twice.
+            AllowlistError: an entry of the contract's lists is malformed; the runtime that reads
+                them says so.
         """
         if isinstance(runtime, GuardedRuntime):
             raise ContractError("runtime", "is guarded already")
@@ -101,6 +104,8 @@ class GuardedRuntime:
     def __init__(self, task_run: AgentTaskRun, inner: ToolRuntime) -> None:
         self.task_run = task_run
         self.inner = inner
+        if isinstance(inner, ListedRuntime):
+            inner.check_allowlists(task_run.allowlists)
         self._judge = Judge(task_run, inner)
         self._execution = Execution(task_run, inner)
         self._turns = Turns(task_run, inner)

@@ -61,6 +61,7 @@ def call_context(
         turn=run.turn,
         call_id=call.id,
         label=run.label,
+        allowlists=run.allowlists,
         burned=run.burned,
         record=run.record,
     )

@@ -114,6 +114,7 @@ class TaskRun:
         self.interrupt_resumable = False
         self.interrupt_now = False
         self._refused_limit = contract.refused_limit
+        self.allowlists = contract.allowlists
         self.policy_sha256 = contract.tool_policy.sha256
         self.held: dict[str, Held] = {}
         self._scopes: set[Scope] = set()
