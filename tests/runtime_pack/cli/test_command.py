@@ -143,7 +143,7 @@ USAGE: list[tuple[list[str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "word"), USAGE, ids=lambda value: " ".join(value)[:40])
+@pytest.mark.parametrize(("arguments", "word"), USAGE, ids=[" ".join(a) for a, _ in USAGE])
 def test_wrong_usage_is_exit_code_2_and_names_the_fault(
     arguments: list[str], word: str, here: Here, tmp_path: Path
 ) -> None:
@@ -573,6 +573,15 @@ def test_verify_tells_of_heads_that_it_could_not_use(
         kept.write_text(text)
 
     assert "1 saved head(s) could not be read" in done.out
+
+
+def test_the_name_of_a_log_cannot_drive_the_terminal(here: Here, tmp_path: Path) -> None:
+    """A file that is called like a terminal sequence is named harmlessly; `here` looks."""
+    log = tmp_path / f"log{NASTY}.jsonl"
+    log.write_bytes(b"not a line of a log\n")
+
+    assert here("verify", str(log)).code == 1
+    assert here("verify", str(log), "--json").code == 1
 
 
 def test_verify_of_what_is_no_log_is_exit_code_2(here: Here, tmp_path: Path) -> None:
