@@ -75,12 +75,18 @@ class Asker:
         del context
         turn = (len(request.messages) - 2) // (1 + self.calls)
         if turn >= self.turns:
-            return Turn(status=TurnStatus.REPLY, text="done", usage=Usage(input_tokens=10, output_tokens=5))
+            return Turn(
+                status=TurnStatus.REPLY, text="done", usage=Usage(input_tokens=10, output_tokens=5)
+            )
         asked = tuple(
             ToolCall(id=f"c{turn}_{index}", name="lookup", arguments=ARGUMENTS)
             for index in range(self.calls)
         )
-        return Turn(status=TurnStatus.TOOL_REQUEST, calls=asked, usage=Usage(input_tokens=10, output_tokens=5))
+        return Turn(
+            status=TurnStatus.TOOL_REQUEST,
+            calls=asked,
+            usage=Usage(input_tokens=10, output_tokens=5),
+        )
 
 
 def governed(turns: int, calls: int, audit: AuditLog) -> Callable[[], Awaitable[object]]:
@@ -124,7 +130,9 @@ async def cpu_us(run: Callable[[], Awaitable[object]], turns: int) -> float:
     return (time.process_time() - begun) / turns * 1e6
 
 
-async def compare(contestants: dict[str, Callable[[], Awaitable[object]]], turns: int, runs: int) -> dict[str, float]:
+async def compare(
+    contestants: dict[str, Callable[[], Awaitable[object]]], turns: int, runs: int
+) -> dict[str, float]:
     """Lower quartiles, measured alternately so that a busy machine is busy for all."""
     figures: dict[str, list[float]] = {name: [] for name in contestants}
     for round_ in range(runs + 5):
@@ -169,7 +177,9 @@ def main() -> None:
             print(f"ratio: {figures['ours'] / figures['floor']:.2f}")
         longer = {"ours": governed(asked.turns * 4, asked.calls, audit)}
         grown = asyncio.run(compare(longer, asked.turns * 4, max(5, asked.runs // 4)))
-        print(f"growth, {asked.turns * 4} over {asked.turns} turns: {grown['ours'] / figures['ours']:.2f}")
+        print(
+            f"growth, {asked.turns * 4} over {asked.turns} turns: {grown['ours'] / figures['ours']:.2f}"
+        )
 
 
 if __name__ == "__main__":
