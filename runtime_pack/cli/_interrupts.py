@@ -30,13 +30,20 @@ _T = TypeVar("_T")
 def run_interruptibly(main: Callable[[Interrupts], Awaitable[_T]]) -> _T:
     """Run *main* on a new event loop under `Interrupts`.
 
+    When a signal has come, further ones end the process for as long as it lives.
+
     Raises:
         click.Abort: a signal ended it.
     """
+    came = False
 
     async def inside() -> _T:
+        nonlocal came
         with Interrupts() as interrupts:
-            return await main(interrupts)
+            try:
+                return await main(interrupts)
+            finally:
+                came = interrupts.came
 
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
@@ -45,7 +52,7 @@ def run_interruptibly(main: Callable[[Interrupts], Awaitable[_T]]) -> _T:
         raise click.Abort from None
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, _leave if came else handler)
 
 
 class Interrupts:
@@ -56,6 +63,11 @@ class Interrupts:
         self._task = asyncio.current_task()
         self._run: AgentTaskRun | None = None
         self._count = 0
+
+    @property
+    def came(self) -> bool:
+        """Whether a signal has come."""
+        return self._count > 0
 
     def __enter__(self) -> Self:
         """Listen."""

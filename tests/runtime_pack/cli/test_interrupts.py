@@ -236,7 +236,8 @@ def test_two_signals_at_once_are_an_interruption(tmp_path: Path) -> None:
 
     stopped, done = asyncio.run(main())
 
-    assert stopped.code == 130
+    # A signal that meets the interpreter's very end is the same to a shell.
+    assert stopped.code in {130, -signal.SIGINT}
     assert (0, "completed") == (done.code, done.json["kind"])
     assert {"verified"} == {verify_log(path).status for path in log_of(state)}
 
