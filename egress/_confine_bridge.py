@@ -28,7 +28,13 @@ class _End(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Reads nothing before the other end exists."""
         self.transport = cast("asyncio.Transport", transport)
-        self.transport.pause_reading()
+        # Not at once: before Python 3.11.4 a transport begins to read after this call, whatever was
+        # asked in it. The other end needs at least one turn of the loop more than this.
+        asyncio.get_running_loop().call_soon(self._pause_unless_paired)
+
+    def _pause_unless_paired(self) -> None:
+        if self.other is None and self.transport is not None:
+            self.transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
         """Passes the bytes on."""

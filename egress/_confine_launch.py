@@ -65,7 +65,10 @@ _SYS_CAPSET: Final = {"x86_64": 126, "aarch64": 91}
 _SYS_SECCOMP: Final = {"x86_64": 317, "aarch64": 277}
 # The same on every machine. Source: asm-generic/unistd.h and syscall_64.tbl.
 _SYS_LANDLOCK_CREATE_RULESET: Final = 444
+_SYS_LANDLOCK_ADD_RULE: Final = 445
 _SYS_LANDLOCK_RESTRICT_SELF: Final = 446
+# Source: linux/landlock.h.
+_LANDLOCK_RULE_PATH_BENEATH: Final = 1
 _LANDLOCK_CREATE_RULESET_VERSION: Final = 1
 # Source: linux/sockios.h, linux/if.h.
 _SIOCGIFFLAGS: Final = 0x8913
@@ -456,15 +459,34 @@ def _drop_privileges(control: _Control, plan: Plan) -> None:
 
 
 def _enter_landlock(control: _Control, plan: Plan) -> None:
-    attributes = bytes.fromhex(plan["landlock"])
-    if not attributes:
+    values = plan["landlock"]
+    if values is None:
         return
     control.stage = "the Landlock domain"
+    attributes = bytes.fromhex(values["ruleset"])
     ruleset = _syscall(_SYS_LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
     try:
+        if values["folder_rights"]:
+            _grant_writing(ruleset, values)
         _syscall(_SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
+
+
+def _grant_writing(ruleset: int, values: Mapping[str, Any]) -> None:
+    """To everything below `/` but what is the kernel's."""
+    for entry in Path("/").iterdir():
+        if entry.name in values["without"]:
+            continue
+        with suppress(FileNotFoundError):
+            beneath = os.open(entry, os.O_PATH | os.O_CLOEXEC)
+            try:
+                rights = values["folder_rights" if entry.is_dir() else "file_rights"]
+                # struct landlock_path_beneath_attr is packed.
+                rule = struct.pack("=Qi", rights, beneath)
+                _syscall(_SYS_LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_RULE_PATH_BENEATH, rule, 0)
+            finally:
+                os.close(beneath)
 
 
 def _install_filter(control: _Control, plan: Plan) -> None:

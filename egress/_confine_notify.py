@@ -151,6 +151,10 @@ class _Connects:
                 number, flags = 0, _CONTINUE
         except OSError as error:
             number = error.errno or errno.EACCES
+        # Numbers of the child's choosing (an address that no file offset can be): a call that is
+        # not answered would wait for ever.
+        except (OverflowError, ValueError):
+            number = errno.EFAULT
         try:
             fcntl.ioctl(self._listener, _SEND, _RESPONSE.pack(told.id, 0, -number, flags))
         except OSError:

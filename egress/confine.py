@@ -16,6 +16,7 @@ import os
 import secrets
 import signal
 import socket
+import stat
 import struct
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from typing import Any, Final
 import attrs
 
 from egress._confine_bridge import bridged
-from egress._confine_landlock import landlock_ruleset
+from egress._confine_landlock import KERNEL_FOLDERS, landlock_ruleset, write_rights
 from egress._confine_notify import connects_made
 from egress._confine_plan import (
     Boundary,
@@ -229,8 +230,9 @@ async def run_confined(
             process=launched.process.pid,
         )
         on_start(confined)
-        await launched.let_start(command[0])
-        with _forwarding(launched.process.pid):
+        with _forwarding(launched.process.pid) as forwarding:
+            await launched.let_start(command[0])
+            forwarding.begin()
             return await launched.process.wait()
 
 
@@ -279,7 +281,7 @@ def _plan(
         "port": port,
         "filter": program.hex(),
         "asks": is_landlock,
-        "landlock": landlock_ruleset(facts.landlock_abi).hex() if is_landlock else "",
+        "landlock": _landlock(facts) if is_landlock else None,
         "ignored": [
             number
             for number in signal.valid_signals()
@@ -287,6 +289,16 @@ def _plan(
             # Python itself ignores these two; a command expects them as they were.
             and number not in {signal.SIGPIPE, signal.SIGXFSZ}
         ],
+    }
+
+
+def _landlock(facts: KernelFacts) -> dict[str, object]:
+    user_id = facts.user_id
+    return {
+        "ruleset": landlock_ruleset(facts.landlock_abi, user_id=user_id).hex(),
+        "folder_rights": write_rights(user_id=user_id, is_folder=True),
+        "file_rights": write_rights(user_id=user_id, is_folder=False),
+        "without": KERNEL_FOLDERS,
     }
 
 
@@ -306,17 +318,20 @@ def _refuse_unsafe_streams(boundary: Boundary) -> None:
 
 def _standard_stream(number: int) -> StandardStream:
     try:
-        with socket.socket(fileno=os.dup(number)) as found:
-            return StandardStream(
-                number=number,
-                is_socket=True,
-                is_unix=found.family == socket.AF_UNIX,
-                is_stream=found.type in {socket.SOCK_STREAM, socket.SOCK_SEQPACKET},
-                is_connected=_has_peer(found),
-            )
+        is_socket = stat.S_ISSOCK(os.fstat(number).st_mode)
     except OSError:
-        # No socket, or not even open.
+        # Not even open.
+        is_socket = False
+    if not is_socket:
         return StandardStream(number=number)
+    with socket.socket(fileno=os.dup(number)) as found:
+        return StandardStream(
+            number=number,
+            is_socket=True,
+            is_unix=found.family == socket.AF_UNIX,
+            is_stream=found.type in {socket.SOCK_STREAM, socket.SOCK_SEQPACKET},
+            is_connected=_has_peer(found),
+        )
 
 
 def _has_peer(found: socket.socket) -> bool:
@@ -547,30 +562,49 @@ async def _launched(plan: Mapping[str, object]) -> AsyncIterator[_Launched]:
 # --- signals ------------------------------------------------------------------------------------
 
 
+class _Forwarding:
+    """Keeps what comes while the command is being executed, and sends it on afterwards."""
+
+    def __init__(self, launcher: int) -> None:
+        self._launcher = launcher
+        self._kept: list[int] | None = []
+
+    def begin(self) -> None:
+        """The command runs and can be told."""
+        kept, self._kept = self._kept or [], None
+        for carrier in kept:
+            self._send(carrier)
+
+    def take(self, carrier: int, from_terminal: bool) -> None:
+        """One signal has come to us."""
+        if self._kept is not None:
+            self._kept.append(carrier)
+        elif not (from_terminal and _in_foreground()):
+            self._send(carrier)
+
+    def _send(self, carrier: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._launcher, carrier)
+
+
 @contextmanager
-def _forwarding(launcher: int) -> Iterator[None]:
+def _forwarding(launcher: int) -> Iterator[_Forwarding]:
     """What tells or ends a process reaches the command, and not us."""
     loop = asyncio.get_running_loop()
+    forwarding = _Forwarding(launcher)
     handled = list[signal.Signals]()
-    for offset, name in enumerate(_FORWARDED):
-        number = signal.Signals[f"SIG{name}"]
-        if signal.getsignal(number) is signal.SIG_IGN:
-            continue
-        carrier = signal.SIGRTMIN + _FIRST_CARRIER + offset
-        loop.add_signal_handler(number, _forward, launcher, carrier, name in _FROM_TERMINAL)
-        handled.append(number)
     try:
-        yield
+        for offset, name in enumerate(_FORWARDED):
+            number = signal.Signals[f"SIG{name}"]
+            if signal.getsignal(number) is signal.SIG_IGN:
+                continue
+            carrier = signal.SIGRTMIN + _FIRST_CARRIER + offset
+            loop.add_signal_handler(number, forwarding.take, carrier, name in _FROM_TERMINAL)
+            handled.append(number)
+        yield forwarding
     finally:
         for number in handled:
             loop.remove_signal_handler(number)
-
-
-def _forward(launcher: int, carrier: int, from_terminal: bool) -> None:
-    if from_terminal and _in_foreground():
-        return
-    with suppress(ProcessLookupError):
-        os.kill(launcher, carrier)
 
 
 def _in_foreground() -> bool:

@@ -1,0 +1,410 @@
+"""A confined command runs as it would without: streams, codes, signals. And it ends with us."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from egress.confine import (
+    Boundary,
+    BoundaryNotProven,
+    CommandNotExecuted,
+    ConfinementFailed,
+    KernelFacts,
+    Probe,
+    _launched,
+    _proven,
+    _ways_out,
+    kernel_facts,
+    run_confined,
+)
+
+pytestmark = pytest.mark.loopback
+
+ANY = (Boundary.NAMESPACE, Boundary.LANDLOCK, Boundary.NONE)
+
+
+def until(met: Any, *, seconds: float = 10.0) -> bool:
+    """Whether it comes true in time."""
+    end = time.monotonic() + seconds
+    while not met():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def is_alive(process: int) -> bool:
+    """Whether it runs; a zombie does not."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def marked(mark: str) -> list[int]:
+    """Processes whose command line holds *mark*."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if mark.encode() in words and is_alive(int(entry.name)):
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)],
+)
+def test_the_exit_code_is_passed_on(
+    person: Any, boundary: Boundary, script: str, code: int
+) -> None:
+    """A signal is told as shells tell it."""
+    exit_code, found = person.run(["sh", "-c", script], boundary=boundary)
+
+    assert (code, code) == (exit_code, found["code"])
+
+
+def test_streams_pass_through(ourselves: Any, boundary: Boundary) -> None:
+    """A pipeline reads our stdin and writes our stdout and stderr, byte for byte."""
+    folder = ourselves.new_folder()
+    process = ourselves.start(
+        ["sh", "-c", "tr a-z A-Z | rev; echo told >&2"],
+        boundary=boundary,
+        folder=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    out, err = process.communicate(b"abc\n" * 20_000, timeout=60)
+
+    assert b"CBA\n" * 20_000 == out
+    assert err == b"told\n"
+    assert process.returncode == 0
+
+
+def test_files_keep_their_owner_and_the_folder_stays(person: Any, boundary: Boundary) -> None:
+    """The user's id is mapped to itself; the working folder and the umask are ours."""
+    folder = person.new_folder()
+    command = ["sh", "-c", f"umask 027; id -u > {folder}/made; pwd >> {folder}/made"]
+    process = person.start(command, boundary=boundary, folder=folder)
+    assert process.wait(timeout=60) == 0
+    made = folder / "made"
+
+    assert f"{person.user_id}\n/\n" == made.read_text()
+    assert person.user_id == made.stat().st_uid
+    assert stat.S_IMODE(made.stat().st_mode) == 0o640
+
+
+def test_the_environment_is_ours_but_for_the_proxy(person: Any, boundary: Boundary) -> None:
+    """Variables of a proxy are replaced; exceptions from it are gone."""
+    folder = person.new_folder()
+    env = {
+        **person.environment(),
+        "NO_PROXY": "*",
+        "http_proxy": "http://else/",
+        "KEPT": "a b\n\xff",
+    }
+    process = person.start(
+        ["sh", "-c", f"env -0 > {folder}/env"], boundary=boundary, folder=folder, env=env
+    )
+    assert process.wait(timeout=60) == 0
+    told = dict(
+        entry.partition("=")[::2]
+        for entry in (folder / "env").read_bytes().decode().split("\0")
+        if entry
+    )
+
+    assert told["KEPT"] == "a b\n\xff"
+    assert told["http_proxy"].startswith("http://run:token@127.0.0.1:")
+    assert "NO_PROXY" not in told
+    assert "no_proxy" not in told
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [("no-such-program-anywhere", 127), ("/etc/passwd", 126), ("/", 126)]
+)
+def test_a_command_that_cannot_be_executed_is_told(
+    facts: KernelFacts, boundary: Boundary, command: str, code: int
+) -> None:
+    """127 when it is not there, 126 when it cannot be executed."""
+    with pytest.raises(CommandNotExecuted) as told:
+        asyncio.run(confined(facts, boundary, command))
+
+    assert code == told.value.exit_code
+    assert command == told.value.command
+
+
+async def confined(facts: KernelFacts, boundary: Boundary, *command: str, **more: Any) -> int:
+    """Run in this process, with nothing that listens where the proxy should be."""
+    return await run_confined(
+        command, facts=facts, boundary=boundary, port=9, run="r", token="t", **more
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_to_us_reaches_the_command(
+    person: Any, boundary: Boundary, number: signal.Signals
+) -> None:
+    """It is the command that decides what to do about it, and we end with its code."""
+    folder = person.new_folder()
+    name = number.name.removeprefix("SIG")
+    script = f"trap 'echo got > {folder}/got; exit 5' {name}; echo > {folder}/set; "
+    process = person.start(
+        ["sh", "-c", script + "while :; do sleep 0.05; done"],
+        boundary=boundary,
+        folder=folder,
+        start_new_session=True,
+    )
+    assert until((folder / "set").exists)
+    process.send_signal(number)
+
+    assert process.wait(timeout=20) == 5
+    assert (folder / "got").exists()
+
+
+def test_an_ignored_signal_stays_ignored(ourselves: Any, boundary: Boundary) -> None:
+    """As under nohup, and what Python ignores for itself is not passed on."""
+    folder = ourselves.new_folder()
+    process = ourselves.start(
+        ["sh", "-c", f"grep SigIgn /proc/self/status > {folder}/ignored"],
+        boundary=boundary,
+        folder=folder,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    assert process.wait(timeout=60) == 0
+    ignored = int((folder / "ignored").read_text().split()[1], 16)
+
+    assert ignored == 1 << (signal.SIGHUP - 1)
+
+
+def test_ctrl_c_reaches_the_command_once(ourselves: Any, boundary: Boundary) -> None:
+    """A terminal sends to the whole group: the launcher lives on, and nothing is sent twice."""
+    folder = ourselves.new_folder()
+    script = (
+        f"trap 'echo got >> {folder}/got' INT; echo > {folder}/set; "
+        f"while ! test -e {folder}/end; do sleep 0.05; done; exit 6"
+    )
+    ours, theirs = os.openpty()
+
+    def own_terminal() -> None:
+        import fcntl
+        import termios
+
+        os.setsid()
+        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+
+    process = ourselves.start(
+        ["sh", "-c", script],
+        boundary=boundary,
+        folder=folder,
+        stdin=theirs,
+        preexec_fn=own_terminal,
+    )
+    os.close(theirs)
+    try:
+        assert until((folder / "set").exists)
+        os.write(ours, b"\x03")
+        assert until((folder / "got").exists)
+        (folder / "end").touch()
+        assert process.wait(timeout=20) == 6
+    finally:
+        os.close(ours)
+
+    assert (folder / "got").read_text() == "got\n"
+
+
+def _leaves_others(person: Any, mark: str) -> list[str]:
+    """A command with a child, and a grandchild that has left the session."""
+    code = (
+        "import os, sys, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork(): os._exit(0)\n"
+        "open(sys.argv[2] + '/up' + str(os.fork() > 0), 'w').close()\n"
+        "time.sleep(float(sys.argv[3]))\n"
+    )
+    return [person.python, "-c", code, mark]
+
+
+@pytest.mark.parametrize("boundary", ANY, ids=str)
+def test_nobody_outlives_a_killed_supervisor(
+    ourselves: Any, facts: KernelFacts, boundary: Boundary
+) -> None:
+    """SIGKILL gives us no time to do anything about it."""
+    _skip_without(boundary, facts)
+    folder, mark = ourselves.new_folder(), f"mark-{os.getpid()}-{time.monotonic_ns()}"
+    process = ourselves.start(
+        [*_leaves_others(ourselves, mark), str(folder), "60"], boundary=boundary, folder=folder
+    )
+    assert until(lambda: len(marked(mark)) >= 4)
+    process.kill()
+    process.wait()
+
+    assert until(lambda: not marked(mark)), marked(mark)
+
+
+@pytest.mark.parametrize("boundary", ANY, ids=str)
+def test_nobody_outlives_the_command(
+    ourselves: Any, facts: KernelFacts, boundary: Boundary
+) -> None:
+    """What it left running has no proxy any more."""
+    _skip_without(boundary, facts)
+    mark = f"mark-{os.getpid()}-{time.monotonic_ns()}"
+    script = f"{ourselves.python} -c 'import time; time.sleep(60)' {mark} & sleep 0.3; exit 4"
+    code, _ = ourselves.run(["sh", "-c", script], boundary=boundary)
+
+    assert code == 4
+    assert until(lambda: not marked(mark))
+
+
+def _skip_without(boundary: Boundary, facts: KernelFacts) -> None:
+    from egress.confine import missing_for
+
+    missing = missing_for(boundary, facts)
+    if missing is not None:
+        pytest.skip(f"no {boundary} boundary here: {missing}")
+
+
+# --- fail closed --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix datagram"])
+def test_a_stream_that_is_a_way_out_is_refused(
+    ourselves: Any, boundary: Boundary, kind: str
+) -> None:
+    """A TCP socket as stdin could be disconnected, and connected elsewhere."""
+    with ExitStack() as stack:
+        if kind == "tcp":
+            server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            given = stack.enter_context(socket.create_connection(server.getsockname()))
+        else:
+            given, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+            stack.enter_context(given)
+            stack.enter_context(other)
+        code, found = ourselves.run(["true"], boundary=boundary, stdin=given)
+
+    assert code == 99
+    assert "stdin: a socket that leads outside" in found["error"]
+
+
+def test_a_stream_that_is_a_pipe_of_sockets_is_taken(ourselves: Any, boundary: Boundary) -> None:
+    """As some programs give them to their children."""
+    given, other = socket.socketpair()
+    with given, other:
+        code, _ = ourselves.run(["true"], boundary=boundary, stdin=given)
+
+    assert code == 0
+
+
+def test_the_command_does_not_start_when_a_probe_goes_through(tmp_path: Path) -> None:
+    """The launcher is told to set up nothing: every probe that can go through is found."""
+
+    async def main() -> None:
+        facts = await kernel_facts()
+        with _ways_out(Boundary.NAMESPACE, allow_unix=False) as ways:
+            plan = {
+                "boundary": "unconfined",
+                "machine": facts.machine,
+                "port": 9,
+                "filter": "",
+                "asks": False,
+                "landlock": None,
+                "ignored": [],
+                "probes": [way.to_wire() for way in ways],
+                "command": [os.fsencode(word).hex() for word in ("touch", str(tmp_path / "ran"))],
+                "environment": [],
+            }
+            async with _launched(plan) as launched:
+                await _proven(launched, ways)
+
+    with pytest.raises(BoundaryNotProven) as told:
+        asyncio.run(main())
+
+    assert {Probe.TCP, Probe.UDP, Probe.UNIX} <= set(told.value.probes)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_who_is_told_can_still_say_no(
+    facts: KernelFacts, boundary: Boundary, tmp_path: Path
+) -> None:
+    """An error in `on_start` ends everything before the command."""
+
+    def refuse(confined: object) -> None:
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        asyncio.run(confined(facts, boundary, "touch", str(tmp_path / "ran"), on_start=refuse))
+
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_boundary_that_cannot_be_set_up_starts_nothing(
+    facts: KernelFacts, tmp_path: Path
+) -> None:
+    """Facts that lie: the kernel refuses a domain of an ABI it does not know."""
+    import attrs
+
+    if facts.landlock_abi == 0 or facts.landlock_abi >= 6:
+        lying = attrs.evolve(facts, landlock_abi=6, machine=_other_machine(facts), seccomp=True)
+    else:
+        lying = attrs.evolve(facts, landlock_abi=6)
+
+    with pytest.raises(ConfinementFailed):
+        asyncio.run(confined(lying, Boundary.LANDLOCK, "touch", str(tmp_path / "ran")))
+
+    assert not (tmp_path / "ran").exists()
+
+
+def _other_machine(facts: KernelFacts) -> str:
+    return "aarch64" if facts.machine == "x86_64" else "x86_64"
+
+
+def test_a_boundary_that_the_kernel_lacks_is_a_value_error(facts: KernelFacts) -> None:
+    """It is asked for by mistake: `choose_boundary` gives none that is missing."""
+    import attrs
+
+    lacking = attrs.evolve(facts, seccomp=False)
+
+    for boundary in (Boundary.NAMESPACE, Boundary.LANDLOCK):
+        with pytest.raises(ValueError, match="filter"):
+            asyncio.run(confined(lacking, boundary, "true"))
+    with pytest.raises(ValueError, match="no command"):
+        asyncio.run(confined(facts, Boundary.NONE))
+
+
+def test_cancelling_ends_the_command(facts: KernelFacts, boundary: Boundary) -> None:
+    """And leaves neither a process nor a descriptor."""
+    mark = f"mark-{os.getpid()}-{time.monotonic_ns()}"
+    before = len(list(Path("/proc/self/fd").iterdir()))
+
+    async def main() -> None:
+        command = (sys.executable, "-c", "import time; time.sleep(60)", mark)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.5):
+                await confined(facts, boundary, *command)
+
+    asyncio.run(main())
+
+    assert until(lambda: not marked(mark))
+    assert before == len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_the_facts_are_plain(facts: KernelFacts) -> None:
+    """What the kernel of these tests gives, so that a skipped boundary shows here."""
+    assert facts.user_id == os.getuid()
+    assert facts.machine == os.uname().machine
+    assert facts.landlock_abi >= 0
