@@ -231,7 +231,8 @@ def test_explain_url_as_json() -> None:
     done = cli("explain-url", "https://www.a.example/", "--allow", "a.example", "--json")
 
     assert done.code == 1
-    keys = {"verdict", "origin", "entry", "entry_to_add", "addresses", "steps"}
+    keys = {"verdict", "origin", "rule", "reason", "entry", "entry_to_add"}
+    keys |= {"addresses", "layers", "steps"}
     assert keys == set(done.json)
     assert ("deny", "www.a.example") == (done.json["verdict"], done.json["entry_to_add"])
     assert {"rule", "title", "outcome", "detail"} == set(done.json["steps"][0])
