@@ -110,6 +110,7 @@ class Keeper:
         self._steps_saved = 0
         self._burned_saved: set[str] = set()
         self._saving = asyncio.Lock()
+        self._torn = False
 
     def open(self, messages: Sequence[Message]) -> None:
         """Begin with the messages of a new run."""
@@ -193,11 +194,16 @@ class Keeper:
         if store is None:
             return
         async with self._saving:
+            if self._torn:
+                raise StoreError("an earlier save of this run failed")
+            # Until it is known that these rows are stored, no head may count them.
+            self._torn = True
             head, rows = self._snapshot(state, outcome, store.seal)
             try:
                 self.revision = await store.commit(
                     self.run.id, expected=self.revision, head=head, rows=rows
                 )
+                self._torn = False
             except StoreError:
                 raise
             # The host's store: whatever it raises, the run was not saved.

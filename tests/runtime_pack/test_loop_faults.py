@@ -405,6 +405,34 @@ def test_a_save_that_fails_is_an_error_and_nothing_runs_twice(fail_at: int, afte
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("parallel", [1, 2, 4])
+@pytest.mark.parametrize("fail_at", range(2, 9))
+def test_after_a_save_that_failed_no_call_of_the_batch_saves(fail_at: int, parallel: int) -> None:
+    """A later save would count rows that were never written, and spoil what is stored."""
+
+    async def scenario() -> None:
+        store = FaultyRunStore(fail_at=fail_at)
+        stage = Rehearsal(
+            shelf=ToolShelf().add("t:echo"),
+            contract=TaskContract(max_parallel=parallel),
+            store=store,
+        )
+        batch = calls(*((f"c{number}", "t:echo", "{}") for number in range(4)))
+        stage.prepare([batch, reply()])
+        result = await stage.start()
+        if isinstance(result, Completed):
+            return
+        assert stop_of(result) == (StopCode.STORE_FAILED, "store")
+        stage.prepare([batch, reply()])
+        taken_up = await stage.resume(result.run_id)
+
+        assert isinstance(taken_up, Completed)
+        done = [step.step for step in taken_up.steps if step.executed == "yes"]
+        assert len(done) == len(set(done))
+
+    asyncio.run(scenario())
+
+
 class WeirdStore(MemoryRunStore):
     """Raises something that no store should raise."""
 

@@ -395,14 +395,18 @@ RICH: Final[list[Turn | Exception]] = [
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("parallel", [1, 4])
 @pytest.mark.parametrize("second", range(4), ids=lambda n: f"again after {n}")
-@pytest.mark.parametrize("first", range(1, 13))
-def test_a_death_at_any_commit_runs_nothing_twice(first: int, second: int, after: bool) -> None:
+@pytest.mark.parametrize("first", range(1, 16))
+def test_a_death_at_any_commit_runs_nothing_twice(
+    first: int, second: int, parallel: int, after: bool
+) -> None:
     """Dead before or after each commit, once or twice, a run ends and once-only tools ran once."""
 
     async def scenario() -> None:
         crashes = {first} if second == 0 else {first, first + second}
-        made = world(TaskContract(tool_policy=POLICY), crashes, after, [Verdict.APPROVE] * 4)
+        contract = TaskContract(tool_policy=POLICY, max_parallel=parallel)
+        made = world(contract, crashes, after, [Verdict.APPROVE] * 4)
         model = Endless(RICH, made.faults)
         result, _ = await until_over(made, model)
         check(made, result)
