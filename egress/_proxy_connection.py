@@ -212,6 +212,9 @@ class Connection:
             upstream.close()
         elif side is self.client and self._is_answered:
             side.close()
+        elif side is self.client and self._outcome is Outcome.FORWARDED and upstream is not None:
+            # A client of HTTP that sends no more has gone; nobody half-closes there.
+            upstream.abort()
 
     def side_lost(self, side: Side, error: Exception | None) -> None:
         other = self.upstream if side is self.client else self.client
@@ -433,7 +436,7 @@ class Connection:
                         raise _Answered
         except TimeoutError:
             self._outcome, self._reason = Outcome.FAILED, "hello_seconds"
-            raise _Answered from None
+            self._answer(b"")
         refusal = check_hello(target, reading)
         if refusal is not None:
             await self._deny(refusal, reply_with=ALERT_ACCESS_DENIED)
@@ -491,6 +494,9 @@ class Connection:
     def _break_off(
         self, exchange: Forwarding, failure: ForwardFailed, request: ForwardRequest
     ) -> None:
+        if self.client.ended:
+            self._outcome, self._status = Outcome.LEFT, exchange.status
+            raise _Answered
         self._outcome = Outcome.FAILED
         if not exchange.status:
             self._refuse(failure.status, failure.reason, Outcome.FAILED, request)

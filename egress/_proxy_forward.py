@@ -19,6 +19,7 @@ from egress.proxy_head import ForwardRequest, Framing, end_to_end
 _MAX_RESPONSE_HEAD_BYTES: Final = 65_536
 _MAX_INFORMATIONAL: Final = 16
 _SWITCHING_PROTOCOLS: Final = 101
+_HEAD_TOO_LARGE_HINT: Final = 431
 
 
 class ForwardFailed(Exception):
@@ -91,6 +92,7 @@ class Forwarding:
         self._client = client
         self._upstream = upstream
         self._body_left = max_body_bytes
+        self._head_left = _MAX_RESPONSE_HEAD_BYTES
         self._fault: ForwardFailed | None = None
         self._down = h11.Connection(h11.SERVER)
         self._up = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_RESPONSE_HEAD_BYTES)
@@ -165,13 +167,21 @@ class Forwarding:
                     raise ForwardFailed(502, "upstream_closed")
 
     async def _answer_event(self) -> object:
+        closed = False
         try:
             while (event := self._up.next_event()) is h11.NEED_DATA:
-                self._up.receive_data(await self._upstream.read())
+                data = await self._upstream.read()
+                closed = not data
+                self._up.receive_data(data)
         except h11.RemoteProtocolError as error:
-            raise self._fault or ForwardFailed(502, "upstream_protocol") from error
+            raise self._fault or ForwardFailed(502, _reason(error, closed=closed)) from error
         if isinstance(event, h11.ConnectionClosed):
             raise self._fault or ForwardFailed(502, "upstream_closed")
+        if isinstance(event, h11.InformationalResponse | h11.Response):
+            # h11 bounds only what is incomplete.
+            self._head_left -= sum(len(name) + len(value) + 4 for name, value in event.headers)
+            if self._head_left < 0:
+                raise ForwardFailed(502, "upstream_head_too_large")
         return event
 
     def _pass_informational(self, event: h11.InformationalResponse) -> None:
@@ -199,3 +209,10 @@ class Forwarding:
             self._client.write(self._down.send(event) or b"")
         except h11.LocalProtocolError as error:
             raise ForwardFailed(502, "upstream_protocol") from error
+
+
+def _reason(error: h11.RemoteProtocolError, *, closed: bool) -> str:
+    if closed:
+        return "upstream_closed"
+    too_large = error.error_status_hint == _HEAD_TOO_LARGE_HINT
+    return "upstream_head_too_large" if too_large else "upstream_protocol"

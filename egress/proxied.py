@@ -11,7 +11,6 @@ One connection serves one hop. A `Fetch` has no end of life at which kept ones c
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import re
 import ssl
@@ -64,6 +63,7 @@ _FAILURES: Final[dict[str, type[FetchError]]] = {
     "upstream_closed": ConnectionLost,
     "upstream_protocol": ProtocolFailed,
     "too_many_informational": HeadTooLarge,
+    "upstream_head_too_large": HeadTooLarge,
 }
 
 
@@ -160,8 +160,9 @@ class _Exchange:
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.transport.abort()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+            # The socket is closed in the next round of the loop. `wait_closed` would wait for
+            # ever after a handshake that was cancelled: nobody tells the stream of its end.
+            await asyncio.sleep(0)
 
     # ── steps ─────────────────────────────────────────────────────────────────────────────────
 

@@ -134,20 +134,20 @@ class Kit:
     ) -> AsyncIterator[Place]:
         """A server that hands each connection to *served* and closes it after."""
         place = Place()
-        tasks: set[asyncio.Task[None]] = set()
+        open_ones: set[asyncio.StreamWriter] = set()
+        idle = asyncio.Event()
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             place.accepted += 1
-            task = asyncio.current_task()
-            if task is not None:
-                tasks.add(task)
+            open_ones.add(writer)
             try:
                 await served(reader, writer)
             except (OSError, asyncio.IncompleteReadError):
                 pass
             finally:
                 await shut(writer)
-                tasks.discard(task) if task is not None else None
+                open_ones.discard(writer)
+                idle.set()
 
         server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
         place.port = server.sockets[0].getsockname()[1]
@@ -155,10 +155,13 @@ class Kit:
             yield place
         finally:
             server.close()
-            for task in tuple(tasks):
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await server.wait_closed()
+            async with asyncio.timeout(5):
+                while open_ones:
+                    idle.clear()
+                    for writer in open_ones:
+                        writer.transport.abort()
+                    await idle.wait()
+                await server.wait_closed()
 
     @contextlib.asynccontextmanager
     async def world(
