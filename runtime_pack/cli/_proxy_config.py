@@ -139,8 +139,12 @@ def read_config(path: Path) -> ProxySettings:
     if not runs:
         table.refuse("runs", "names no run")
     listen = table.get("listen", str)
+    parsed = tuple(_run(each, f"{path}: run {number}") for number, each in enumerate(runs, 1))
+    for told, values in (("id", [run.run for run in parsed]), ("token", [r.token for r in parsed])):
+        if len(set(values)) < len(values):
+            table.refuse("runs", f"has one {told} twice: one id and one token for each run")
     return ProxySettings(
-        runs=tuple(_run(each, f"{path}: run {number}") for number, each in enumerate(runs, 1)),
+        runs=parsed,
         listen=None if listen is None else parse_listen(listen),
         grace_seconds=table.seconds("grace_seconds"),
     )

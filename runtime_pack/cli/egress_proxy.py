@@ -198,7 +198,8 @@ def _access_log(where: str) -> Iterator[BinaryIO]:
         handle = os.open(where, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise click.ClickException(f"the access log cannot be opened: {error}") from error
-    with os.fdopen(handle, "ab") as file:
+    # Without a buffer: what could not be written must not be tried again at the end.
+    with os.fdopen(handle, "ab", buffering=0) as file:
         yield file
 
 
@@ -326,7 +327,9 @@ class _Recorder:
         """Writes one line."""
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         body = {"ts": now, **record.to_json()}
-        self._access.write(orjson.dumps(body, option=orjson.OPT_SORT_KEYS) + b"\n")
+        line = orjson.dumps(body, option=orjson.OPT_SORT_KEYS) + b"\n"
+        if self._access.write(line) != len(line):
+            raise OSError("the access log was written only in part")
         self._access.flush()
 
 
