@@ -20,6 +20,7 @@ __all__ = ("main",)
 
 _COMMANDS: Final = {
     "ask": "runtime_pack.cli.ask",
+    "confine": "runtime_pack.cli.confine",
     "demo": "runtime_pack.cli.demo",
     "egress-proxy": "runtime_pack.cli.egress_proxy",
     "explain-url": "runtime_pack.cli.explain",
