@@ -1,8 +1,8 @@
 """Build the wheel, install it into fresh environments and run the suite against it.
 
 The suite is copied out of the checkout, so that what is imported is the wheel and not the tree.
-Every interpreter of 3.11, 3.12 and 3.13 that is found gets its own environment; the first one is
-required.
+Every interpreter of 3.11, 3.12 and 3.13 that is found gets its own environment; the one that runs
+this is required. Two run at a time; what one printed is shown when it has ended.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / ".ci" / "lock.txt"
 VERSIONS = ((3, 11), (3, 12), (3, 13))
+AT_ONCE = 2
 COPIED = (
+    ".ci",
     "tests",
     "docs",
     "examples",
@@ -30,12 +33,38 @@ COPIED = (
 )
 
 
-def run(*command: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
-    """Run a command and stop with its code when it fails."""
-    print("+", *command, flush=True)
-    done = subprocess.run([str(part) for part in command], cwd=cwd, env=env, check=False)
-    if done.returncode != 0:
-        sys.exit(done.returncode)
+class Failed(Exception):
+    """A command of one environment failed; the message is what was printed until then."""
+
+
+class Shell:
+    """Runs commands of one environment and keeps what they print."""
+
+    def __init__(self) -> None:
+        self.printed = ""
+
+    def run(self, *command: str | Path, cwd: Path | None = None, suite: bool = False) -> None:
+        """Run a command.
+
+        Raises:
+            Failed: its exit code is not 0.
+        """
+        words = [str(part) for part in command]
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        if suite:
+            env |= {"HYPOTHESIS_PROFILE": "quick", "PYTHONSAFEPATH": "1"}
+        done = subprocess.run(
+            words,
+            cwd=cwd,
+            env=env,
+            check=False,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self.printed += f"+ {' '.join(words)}\n{done.stdout}"
+        if done.returncode != 0:
+            raise Failed(self.printed)
 
 
 def interpreters() -> list[str]:
@@ -55,44 +84,60 @@ def interpreters() -> list[str]:
     return found
 
 
-def test(python: str, wheel: Path, scratch: Path) -> None:
-    """One environment, one run of the suite."""
-    venv = scratch / f"venv-{Path(python).name}-{abs(hash(python))}"
-    run(python, "-m", "venv", venv)
+def test(number: int, python: str, wheel: Path, scratch: Path) -> str:
+    """One environment, one run of the suite; what it printed.
+
+    Raises:
+        Failed: the environment could not be made, or a test failed.
+    """
+    shell = Shell()
+    venv, suite = scratch / f"venv-{number}", scratch / f"suite-{number}"
     inside = venv / "bin" / "python"
     quiet = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    run(inside, *quiet, "pip>=25.1")
-    run(inside, *quiet, "-c", LOCK, wheel)
-    run(inside, *quiet, "-c", LOCK, "--group", f"{ROOT / 'pyproject.toml'}:test")
-    suite = scratch / f"suite-{venv.name}"
-    suite.mkdir()
+    shell.run(python, "-m", "venv", venv)
+    shell.run(inside, *quiet, "pip>=25.1")
+    shell.run(inside, *quiet, "-c", LOCK, wheel)
+    shell.run(inside, *quiet, "-c", LOCK, "--group", f"{ROOT / 'pyproject.toml'}:test")
+    copy_suite(suite)
+    origin = "import runtime_pack; assert 'site-packages' in runtime_pack.__file__"
+    shell.run(inside, "-c", origin, cwd=suite, suite=True)
+    shell.run(inside, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=suite, suite=True)
+    return shell.printed
+
+
+def copy_suite(target: Path) -> None:
+    """What the suite reads, without the packages."""
+    target.mkdir()
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, suite / name, ignore=shutil.ignore_patterns("__pycache__"))
-        elif source.exists():
-            shutil.copy2(source, suite / name)
-    env = {**os.environ, "HYPOTHESIS_PROFILE": "quick", "PYTHONSAFEPATH": "1"}
-    env.pop("PYTHONPATH", None)
-    run(
-        inside,
-        "-c",
-        "import runtime_pack, sys; assert 'site-packages' in runtime_pack.__file__",
-        cwd=suite,
-        env=env,
-    )
-    run(inside, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=suite, env=env)
+            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, target / name)
 
 
-def main() -> None:
-    """Build once, test everywhere."""
+def main() -> int:
+    """Build once, test everywhere; 1 when anything failed."""
+    code = 0
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        run(sys.executable, "-m", "build", "--wheel", "--outdir", scratch, ROOT)
+        build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(scratch), str(ROOT)]
+        if subprocess.run(build, check=False).returncode != 0:
+            return 1
         (wheel,) = scratch.glob("*.whl")
-        for python in interpreters():
-            test(python, wheel, scratch)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            runs = {
+                pool.submit(test, number, python, wheel, scratch): python
+                for number, python in enumerate(interpreters())
+            }
+            for run in as_completed(runs):
+                try:
+                    printed = run.result()
+                except Failed as failed:
+                    printed, code = str(failed), 1
+                print(f"== the wheel on {runs[run]}\n{printed}", flush=True)
+    return code
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
