@@ -2,6 +2,8 @@
 
 Usage: python benchmarks/egress_cost.py [--entries 1,100,10000] [--json]
 
+Also the processor time of `import egress` beyond that of its dependencies.
+
 Microseconds of processor time per call, with no I/O: parsing a URL, the list's verdict, the
 address verdict. Each list shape is built with 1 to 10,000 entries (the most a list may hold);
 `growth` is the cost with the longest list over that with the shortest. Exit code 1 when a decision
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -36,6 +39,7 @@ from egress import (
 )
 
 MAX_GROWTH: Final = 2.0
+IMPORTS: Final = 7
 
 
 @attrs.frozen
@@ -131,7 +135,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     counts = sorted({int(count) for count in asked.entries.split(",")})
-    single = {**parse_costs(), **address_costs()}
+    single = {**parse_costs(), **address_costs(), "import egress, beside attrs": import_us()}
     rows = [*(list_row(shape, counts) for shape in SHAPES), *building_rows(counts)]
     if asked.json:
         body = {"decisions": single, "lists": [attrs.asdict(row) for row in rows]}
@@ -167,6 +171,28 @@ def address_costs() -> dict[str, float]:
     return costs
 
 
+def import_us() -> float:
+    """What a fresh process spends on the package; the smallest of several differences."""
+    theirs, ours = (
+        min(_process_us(code) for _ in range(IMPORTS))
+        for code in ("import attrs, ipaddress, logging", "import egress")
+    )
+    return ours - theirs
+
+
+def _process_us(code: str) -> float:
+    told = "import time; started = time.process_time(); {}; print(time.process_time() - started)"
+    root = Path(__file__).resolve().parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", told.format(code)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=root,
+    )
+    return float(done.stdout) * 1e6
+
+
 def list_row(shape: Shape, counts: Sequence[int]) -> Row:
     """`check_listed` under lists of growing length."""
     target = parse_target(shape.url)
@@ -181,16 +207,23 @@ def building_rows(counts: Sequence[int]) -> list[Row]:
     """Reading a list, per entry, and intersecting two halves, per entry: flat is linear."""
     reading: dict[int, float] = {}
     meeting: dict[int, float] = {}
+    ports: dict[int, float] = {}
     for count in counts:
         entries = _hosts(count)
-        whole = parse_allowlist(entries)
-        half = parse_allowlist(entries[: count // 2 + 1])
         reading[count] = per_call_us(partial(parse_allowlist, entries)) / count
-        meeting[count] = per_call_us(partial(whole.intersect, half)) / count
+        meeting[count] = _intersecting(entries)
+        ports[count] = _intersecting(_ports(count))
     return [
         _row("per entry: parse_allowlist", reading, judged=True),
         _row("per entry: intersect", meeting, judged=True),
+        _row("per entry: intersect, ports of one host", ports, judged=True),
     ]
+
+
+def _intersecting(entries: Sequence[str]) -> float:
+    whole = parse_allowlist(entries)
+    half = parse_allowlist(entries[: len(entries) // 2 + 1])
+    return per_call_us(partial(whole.intersect, half)) / len(entries)
 
 
 def _row(name: str, costs: dict[int, float], *, judged: bool) -> Row:

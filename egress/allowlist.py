@@ -12,10 +12,10 @@ An empty list allows nothing. One malformed entry refuses the whole list.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network
 from types import MappingProxyType
-from typing import Final, NoReturn, TypeAlias
+from typing import Any, Final, Generic, NoReturn, TypeAlias, TypeVar
 
 import attrs
 
@@ -155,7 +155,66 @@ Entry: TypeAlias = HostEntry | AddressEntry
 
 _HostKey: TypeAlias = tuple[str, bool]
 _NetworkKey: TypeAlias = tuple[int, int, int]
-_Key: TypeAlias = _HostKey | _NetworkKey
+_E = TypeVar("_E", HostEntry, AddressEntry)
+
+
+@attrs.frozen
+class _Bucket(Generic[_E]):
+    """The entries of one host or network, found by port: a list may hold thousands of them.
+
+    Attributes:
+        entries: All, in order.
+        general: Those without a port of their own.
+        by_port: The others.
+    """
+
+    entries: tuple[_E, ...]
+    general: tuple[_E, ...]
+    by_port: Mapping[int, tuple[_E, ...]]
+
+    def first(self, scheme: str, port: int) -> _E | None:
+        """The first entry that admits *port* for *scheme*; every decision asks this."""
+        for entry in self.general:
+            if entry.ports.admits(scheme, port):
+                return entry
+        for entry in self.by_port.get(port, ()):
+            if entry.ports.admits(scheme, port):
+                return entry
+        return None
+
+    def admitting(self, scheme: str, port: int) -> Iterator[_E]:
+        """The entries that admit *port* for *scheme*."""
+        for entry in self.general:
+            if entry.ports.admits(scheme, port):
+                yield entry
+        for entry in self.by_port.get(port, ()):
+            if entry.ports.admits(scheme, port):
+                yield entry
+
+    def meeting(self, ports: Ports) -> Iterator[_E]:
+        """The entries that may have a port in common with *ports*."""
+        if isinstance(ports, AnyPort):
+            yield from self.entries
+            return
+        yield from self.general
+        wanted = (ports.number,) if isinstance(ports, OnePort) else DEFAULT_PORTS.values()
+        for port in wanted:
+            yield from self.by_port.get(port, ())
+
+
+_NO_PORTS: Final[Mapping[int, tuple[Any, ...]]] = MappingProxyType({})
+
+
+def _bucket(entries: Sequence[_E]) -> _Bucket[_E]:
+    general = tuple(entry for entry in entries if not isinstance(entry.ports, OnePort))
+    if len(general) == len(entries):
+        return _Bucket(general, general, _NO_PORTS)
+    by_port: dict[int, list[_E]] = {}
+    for entry in entries:
+        if isinstance(entry.ports, OnePort):
+            by_port.setdefault(entry.ports.number, []).append(entry)
+    found = {port: tuple(same) for port, same in by_port.items()}
+    return _Bucket(tuple(entries), general, MappingProxyType(found))
 
 
 @attrs.frozen(eq=False)
@@ -163,7 +222,8 @@ class Allowlist:
     """A parsed list. Two lists are equal when they hold equal entries, in whatever order."""
 
     _parsed: frozenset[Entry]
-    _index: Mapping[_Key, tuple[Entry, ...]]
+    _hosts: Mapping[_HostKey, _Bucket[HostEntry]]
+    _networks: Mapping[_NetworkKey, _Bucket[AddressEntry]]
     _prefixes: tuple[tuple[int, int], ...]
 
     @property
@@ -185,38 +245,59 @@ class Allowlist:
     def matching(self, target: Target) -> Entry | None:
         """The entry that admits *target*, or None. Needs no DNS (R7)."""
         # The common case, a listed host, without walking up its suffixes.
-        for entry in self._index.get((target.host, False), ()):
-            if entry.ports.admits(target.scheme, target.port):
-                return entry
-        for entry in self.covering(target):
-            if entry.ports.admits(target.scheme, target.port):
+        listed = self._hosts.get((target.host, False))
+        entry: Entry | None = listed.first(target.scheme, target.port) if listed else None
+        if entry is not None:
+            return entry
+        for bucket in self._around(target):
+            entry = bucket.first(target.scheme, target.port)
+            if entry is not None:
                 return entry
         return None
 
     def covering(self, target: Target) -> Iterator[Entry]:
         """The entries whose hosts include the target's, whatever their ports."""
+        for bucket in self._around(target):
+            yield from bucket.entries
+
+    def _around(self, target: Target) -> Iterator[_Bucket[HostEntry] | _Bucket[AddressEntry]]:
         if target.address is not None:
             return self._around_address(target.address)
         return self._around_host(target.host)
 
     def has_wildcard_over(self, host: str) -> bool:
         """Whether *host* is the apex of a listed wildcard, which does not cover it (R5)."""
-        return (host, True) in self._index
+        return (host, True) in self._hosts
 
     def around(self, entry: Entry) -> Iterator[Entry]:
-        """The entries whose hosts include all hosts of *entry*, itself among them."""
-        if isinstance(entry, HostEntry):
-            return self._around_host(entry.host, wildcard=entry.wildcard)
-        network = entry.network
-        return self._around_network(
-            network.version, int(network.network_address), network.prefixlen
-        )
+        """The entries whose hosts include all hosts of *entry*, and that may share a port with it.
 
-    def exempting(self, address: Address, block: Block) -> Iterator[AddressEntry]:
-        """The entries that accept *address* although it lies in the non-global *block* (R8)."""
-        for entry in self._around_address(address):
-            if entry.block == block:
-                yield entry
+        The entry itself is among them.
+        """
+        if isinstance(entry, HostEntry):
+            for bucket in self._around_host(entry.host, wildcard=entry.wildcard):
+                yield from bucket.meeting(entry.ports)
+            return
+        network = entry.network
+        for held in self._around_network(
+            network.version, int(network.network_address), network.prefixlen
+        ):
+            yield from held.meeting(entry.ports)
+
+    def exempting(
+        self, address: Address, block: Block, target: Target | None = None
+    ) -> Iterator[AddressEntry]:
+        """The entries that accept *address* although it lies in the non-global *block* (R8).
+
+        With *target* only those that admit its port.
+        """
+        for bucket in self._around_address(address):
+            entries = (
+                bucket.entries if target is None else bucket.admitting(target.scheme, target.port)
+            )
+            for entry in entries:
+                if entry.block == block:
+                    yield entry
 
     def intersect(self, other: Allowlist) -> Allowlist:
         """The list that admits what both admit. Commutative, and never wider than either."""
@@ -230,31 +311,29 @@ class Allowlist:
                 if ports is not None:
                     yield _narrow(entry, wider, ports)
 
-    def _around_host(self, host: str, *, wildcard: bool = False) -> Iterator[HostEntry]:
-        yield from self._hosts((host, wildcard))
+    def _around_host(self, host: str, *, wildcard: bool = False) -> Iterator[_Bucket[HostEntry]]:
+        own = self._hosts.get((host, wildcard))
+        if own is not None:
+            yield own
         suffix = host
         while (dot := suffix.find(".")) >= 0:
             suffix = suffix[dot + 1 :]
-            yield from self._hosts((suffix, True))
+            over = self._hosts.get((suffix, True))
+            if over is not None:
+                yield over
 
-    def _around_address(self, address: Address) -> Iterator[AddressEntry]:
+    def _around_address(self, address: Address) -> Iterator[_Bucket[AddressEntry]]:
         return self._around_network(address.version, int(address), address.max_prefixlen)
 
-    def _around_network(self, version: int, first: int, prefix: int) -> Iterator[AddressEntry]:
+    def _around_network(
+        self, version: int, first: int, prefix: int
+    ) -> Iterator[_Bucket[AddressEntry]]:
         for entry_version, length in self._prefixes:
             if entry_version == version and length <= prefix:
                 kept = first >> (_BITS[version] - length)
-                yield from self._networks((version, length, kept))
-
-    def _hosts(self, key: _HostKey) -> Iterator[HostEntry]:
-        for entry in self._index.get(key, ()):
-            if isinstance(entry, HostEntry):
-                yield entry
-
-    def _networks(self, key: _NetworkKey) -> Iterator[AddressEntry]:
-        for entry in self._index.get(key, ()):
-            if isinstance(entry, AddressEntry):
-                yield entry
+                found = self._networks.get((version, length, kept))
+                if found is not None:
+                    yield found
 
 
 _BITS: Final = {4: 32, 6: 128}
@@ -285,14 +364,18 @@ def entry_for(target: Target) -> str:
 
 def _build(parsed: Iterable[Entry]) -> Allowlist:
     held = frozenset(parsed)
-    index: dict[_Key, list[Entry]] = {}
+    hosts: dict[_HostKey, list[HostEntry]] = {}
+    networks: dict[_NetworkKey, list[AddressEntry]] = {}
     for entry in sorted(held, key=_order):
-        index.setdefault(_key(entry), []).append(entry)
-    prefixes = {key[:2] for key in index if len(key) == 3}
+        if isinstance(entry, HostEntry):
+            hosts.setdefault((entry.host, entry.wildcard), []).append(entry)
+        else:
+            networks.setdefault(_network_key(entry.network), []).append(entry)
     return Allowlist(
         held,
-        MappingProxyType({key: tuple(found) for key, found in index.items()}),
-        tuple(sorted(prefixes, reverse=True)),
+        MappingProxyType({key: _bucket(entries) for key, entries in hosts.items()}),
+        MappingProxyType({key: _bucket(entries) for key, entries in networks.items()}),
+        tuple(sorted({key[:2] for key in networks}, reverse=True)),
     )
 
 
@@ -301,10 +384,7 @@ def _order(entry: Entry) -> tuple[str, str]:
     return entry.text, repr(entry)
 
 
-def _key(entry: Entry) -> _Key:
-    if isinstance(entry, HostEntry):
-        return entry.host, entry.wildcard
-    network = entry.network
+def _network_key(network: Network) -> _NetworkKey:
     kept = int(network.network_address) >> (network.max_prefixlen - network.prefixlen)
     return network.version, network.prefixlen, kept
 

@@ -239,10 +239,8 @@ def _exemption(
 def _exempting_entry(
     allowlist: Allowlist | PublicHosts, address: Address, block: Block, target: Target | None
 ) -> str | None:
-    for entry in allowlist.exempting(address, block):
-        if target is None or entry.ports.admits(target.scheme, target.port):
-            return entry.text
-    return None
+    entry = next(allowlist.exempting(address, block, target), None)
+    return None if entry is None else entry.text
 
 
 def _not_global(

@@ -122,7 +122,12 @@ class PublicHosts:
         """False."""
         return False
 
-    def exempting(self, address: Address, block: Block) -> Iterator[AddressEntry]:  # noqa: ARG002
+    def exempting(
+        self,
+        address: Address,  # noqa: ARG002
+        block: Block,  # noqa: ARG002
+        target: Target | None = None,  # noqa: ARG002
+    ) -> Iterator[AddressEntry]:
         """Nothing: it opens no private address (R8)."""
         return iter(())
 
