@@ -1,6 +1,6 @@
 """May this URL be fetched, and a client that fetches only what may.
 
-The decisions are pure functions over frozen values and load at once; `GuardedClient` and the
+The decisions are pure functions over frozen values and load at once; the client, its ports and the
 transport load when they are first asked for, so that `import egress` does not load aiohttp.
 """
 
@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING
 from egress.allowlist import Allowlist, parse_allowlist
 from egress.decision import Allow, Deny, DenyReason, check_address, check_answers, check_listed
 from egress.errors import AllowlistError, EgressDenied, EgressError, FetchError, UrlRejected
-from egress.explain import Explanation, explain
+from egress.explain import Explanation, explain, explain_connect
 from egress.policy import PUBLIC_HOSTS, AddressPolicy, EgressPolicy, Layer, layered_policy
-from egress.ports import (
-    Fetch,
-    FetchLimits,
-    HopRequest,
-    HopResponse,
-    Observer,
-    Resolver,
-    RunLimits,
-    Transport,
-)
 from egress.url import Target, parse_target, resolve_location
-from egress.violation import Violation
 
 if TYPE_CHECKING:
     from egress.client import Fetched, GuardedClient, RunMeter
+    from egress.ports import (
+        Fetch,
+        FetchLimits,
+        HopRequest,
+        HopResponse,
+        Observer,
+        Resolver,
+        RunLimits,
+        Transport,
+    )
     from egress.proxied import proxied_fetch
     from egress.proxy import EgressProxy, ProxyLimits, ProxyRun, serve_proxy
     from egress.transport import AiohttpTransport, SystemResolver
+    from egress.violation import Violation
 
 __all__ = (
     "PUBLIC_HOSTS",
@@ -67,6 +67,7 @@ __all__ = (
     "check_answers",
     "check_listed",
     "explain",
+    "explain_connect",
     "layered_policy",
     "parse_allowlist",
     "parse_target",
@@ -75,8 +76,17 @@ __all__ = (
     "serve_proxy",
 )
 
-# Name to module, for what brings asyncio or aiohttp with it.
+# Name to module, for what brings asyncio or aiohttp with it, and for what only fetching needs.
 _LATE = {
+    "Fetch": "egress.ports",
+    "FetchLimits": "egress.ports",
+    "HopRequest": "egress.ports",
+    "HopResponse": "egress.ports",
+    "Observer": "egress.ports",
+    "Resolver": "egress.ports",
+    "RunLimits": "egress.ports",
+    "Transport": "egress.ports",
+    "Violation": "egress.violation",
     "AiohttpTransport": "egress.transport",
     "EgressProxy": "egress.proxy",
     "Fetched": "egress.client",

@@ -65,6 +65,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     ("module", "absent"),
     [
         ("egress", ["aiohttp", "asyncio", "yarl", "idna", "hypothesis", "web_tools", "citations"]),
+        ("egress", ["egress.ports", "egress.reasons", "hashlib", "h11", "logging"]),
         ("egress.client", ["aiohttp", "yarl", "hypothesis"]),
         ("egress.testing", ["aiohttp", "hypothesis"]),
         ("egress.transport", ["hypothesis", "runtime_pack", "web_tools", "citations"]),
