@@ -58,6 +58,7 @@ SYSCALLS: Final = {
         "sendmsg": 46,
         "listen": 50,
         "socketpair": 53,
+        "setsockopt": 54,
         "sendmmsg": 307,
         "io_uring_setup": 425,
         "io_uring_enter": 426,
@@ -71,6 +72,7 @@ SYSCALLS: Final = {
         "listen": 201,
         "connect": 203,
         "sendto": 206,
+        "setsockopt": 208,
         "sendmsg": 211,
         "sendmmsg": 269,
         "io_uring_setup": 425,
@@ -101,6 +103,22 @@ _NETLINK_ROUTE: Final = 0
 # Source: asm-generic/ioctls.h. Both put text into the terminal as if a person had typed it.
 _TIOCSTI: Final = 0x5412
 _TIOCLINUX: Final = 0x541C
+
+# Options that send a packet elsewhere than its address says: source routes, and the choice of an
+# interface. Source: asm-generic/socket.h, linux/in.h, linux/in6.h.
+_STEERING: Final = (
+    (1, 25),  # SOL_SOCKET, SO_BINDTODEVICE
+    (1, 36),  # SOL_SOCKET, SO_MARK
+    (1, 62),  # SOL_SOCKET, SO_BINDTOIFINDEX
+    (0, 4),  # IPPROTO_IP, IP_OPTIONS: loose and strict source routes
+    (0, 50),  # IPPROTO_IP, IP_UNICAST_IF
+    (41, 2),  # IPPROTO_IPV6, IPV6_2292PKTINFO
+    (41, 5),  # IPPROTO_IPV6, IPV6_2292RTHDR
+    (41, 6),  # IPPROTO_IPV6, IPV6_2292PKTOPTIONS
+    (41, 50),  # IPPROTO_IPV6, IPV6_PKTINFO
+    (41, 57),  # IPPROTO_IPV6, IPV6_RTHDR
+    (41, 76),  # IPPROTO_IPV6, IPV6_UNICAST_IF
+)
 
 _WORD: Final = 0xFFFF_FFFF
 # Source: linux/bpf_common.h.
@@ -176,7 +194,8 @@ def landlock_rules(*, allow_unix: bool) -> tuple[SyscallRule, ...]:
 
     A connect is asked of the parent, which makes it; Landlock denies it to the child. Multipath TCP and SCTP are stream sockets too, and no TCP to Landlock. A fast open connects in
     `sendto` and passes no connect rule. `listen` takes a port by itself and passes no bind rule:
-    a child that can be called from outside needs no way out.
+    a child that can be called from outside needs no way out. And the socket that the parent connects
+    is the child's, with the child's options: none of them may lead its packets elsewhere.
     """
     tcp = tuple(
         _socket(family, _SOCK_STREAM, protocol)
@@ -203,7 +222,25 @@ def landlock_rules(*, allow_unix: bool) -> tuple[SyscallRule, ...]:
     )
     connecting = SyscallRule(syscall="connect", otherwise=Verdict.ASK)
     listening = SyscallRule(syscall="listen", otherwise=Verdict.DENIED)
-    return (sockets, connecting, listening, *fast_opens, *_common_rules(allow_unix=allow_unix))
+    steering = SyscallRule(
+        syscall="setsockopt",
+        clauses=tuple(
+            Clause(
+                tests=(ArgumentTest(1, level), ArgumentTest(2, option)),
+                verdict=Verdict.NOT_PERMITTED,
+            )
+            for level, option in _STEERING
+        ),
+        otherwise=Verdict.ALLOW,
+    )
+    return (
+        sockets,
+        connecting,
+        listening,
+        steering,
+        *fast_opens,
+        *_common_rules(allow_unix=allow_unix),
+    )
 
 
 _INTERNET: Final = (_AF_INET, _AF_INET6)

@@ -181,6 +181,27 @@ def tcp_odd_address() -> str:
     raise PermissionError(14, "all refused")
 
 
+def tcp_source_route() -> str:
+    """Addressed to the proxy, and routed by way of somewhere else."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tried:
+        tried.settimeout(1)
+        by_way_of = bytes([1, 131, 7, 4, *socket.inet_aton("192.0.2.1")])  # IPOPT_LSRR
+        tried.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, by_way_of)
+        with suppress(TimeoutError):
+            tried.connect(("127.0.0.1", ENDS["proxy"]))
+    return "the route was taken"
+
+
+def tcp_chosen_interface() -> str:
+    """Addressed to the proxy, and sent out on a wire."""
+    names = [entry.name for entry in Path("/sys/class/net").iterdir() if entry.name != "lo"]
+    if not names:
+        raise PermissionError(1, "loopback only")
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, names[0].encode())
+    return "bound"
+
+
 def tcp_own_filter_answers() -> str:
     """A filter of one's own that answers for connect, with SECCOMP_USER_NOTIF_FLAG_CONTINUE."""
 
@@ -469,6 +490,55 @@ def kernel_settings() -> str:
         return "opened"
 
 
+def kernel_settings_in_new_mounts(*steps: tuple[str, str | None, str, str | None, int]) -> str:
+    """With every capability of a namespace of one's own: mount over, remount, or mount anew."""
+
+    def job() -> str:
+        # Without a mapping: root's id may not be mapped again, and an id is kept all the same.
+        checked(LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNS | 0x2000_0000))
+        return forked(inner)
+
+    def inner() -> str:
+        for call, source, target, kind, flags in steps:
+            if call == "umount":
+                checked(LIBC.umount2(target.encode(), flags))
+                continue
+            texts = [None if each is None else each.encode() for each in (source, target, kind)]
+            checked(LIBC.mount(*texts, ctypes.c_ulong(flags), None))
+        return opened_setting(steps[-1][2])
+
+    return forked(job)
+
+
+def opened_setting(at: str) -> str:
+    """Whether a setting can be written, wherever that part of /proc is seen now."""
+    refused = PermissionError(13, "read-only")
+    for place in (f"{at}/sys/kernel/core_pattern", f"{at}/kernel/core_pattern"):
+        with suppress(OSError), Path(place).open("r+b"):
+            return "opened"
+    raise refused
+
+
+def kernel_settings_uncovered() -> str:
+    return kernel_settings_in_new_mounts(("umount", None, "/proc/sys", None, 0))
+
+
+def kernel_settings_uncovered_lazily() -> str:
+    return kernel_settings_in_new_mounts(("umount", None, "/proc", None, 2))
+
+
+def kernel_settings_remounted() -> str:
+    return kernel_settings_in_new_mounts(("mount", None, "/proc/sys", None, 32 | 4096))
+
+
+def kernel_settings_mounted_anew() -> str:
+    return kernel_settings_in_new_mounts(("mount", "proc", "/proc", "proc", 0))
+
+
+def kernel_settings_bound_elsewhere() -> str:
+    return kernel_settings_in_new_mounts(("mount", "/proc", "/mnt", None, 4096))
+
+
 def listening() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tried:
         tried.listen(1)
@@ -576,6 +646,7 @@ def ways() -> dict[str, Callable[[], str]]:
         and way.__module__ == __name__
         and first <= way.__code__.co_firstlineno <= last
         and way.__code__.co_argcount == 0
+        and not way.__code__.co_flags & 0x04  # takes no *arguments either
     }
 
 

@@ -109,6 +109,26 @@ def test_files_keep_their_owner_and_the_folder_stays(person: Any, boundary: Boun
     assert stat.S_IMODE(made.stat().st_mode) == 0o640
 
 
+def test_files_work_as_before(person: Any, boundary: Boundary) -> None:
+    """Moving between folders, linking, devices and our own streams: the boundary is of the network."""
+    folder = person.new_folder()
+    # A pipe can be opened again by the user who made it.
+    own_stream = "" if person.identity() else " > /dev/stdout"
+    script = (
+        "set -e; mkdir a b; echo x > a/f; mv a/f b/f; ln b/f a/l; ln -s f b/s; cat b/s > /dev/null; "
+        "echo y >> a/l; rm a/l; test $(wc -l < b/f) = 2; echo z" + own_stream
+    )
+    process = person.start(
+        ["sh", "-c", f"cd {folder}; {script}"],
+        boundary=boundary,
+        folder=folder,
+        stdout=subprocess.PIPE,
+    )
+    out, _ = process.communicate(timeout=60)
+
+    assert (0, b"z\n") == (process.returncode, out)
+
+
 def test_the_environment_is_ours_but_for_the_proxy(person: Any, boundary: Boundary) -> None:
     """Variables of a proxy are replaced; exceptions from it are gone."""
     folder = person.new_folder()

@@ -210,6 +210,15 @@ def test_in_a_landlock_domain_connects_are_asked_and_nothing_else_connects() -> 
     assert verdict(table, "sendto", 3, 0, 0, 0x4000) is Verdict.ALLOW
 
 
+def test_no_option_steers_a_socket_that_the_parent_connects() -> None:
+    """Source routes and the choice of an interface; other options pass. A namespace has one way."""
+    for level, option in ((0, 4), (1, 25), (1, 62), (1, 36), (0, 50), (41, 57), (41, 50)):
+        assert verdict("landlock-strict", "setsockopt", 3, level, option) is Verdict.NOT_PERMITTED
+        assert verdict("namespace-strict", "setsockopt", 3, level, option) is Verdict.ALLOW
+    for level, option in ((1, 2), (6, 1), (6, 4), (0, 1), (41, 26)):
+        assert verdict("landlock-strict", "setsockopt", 3, level, option) is Verdict.ALLOW
+
+
 def test_the_numbers_are_those_of_this_machine() -> None:
     """A wrong number in the table is seen on the machine that it is of: the calls are made."""
     numbers = SYSCALLS.get(os.uname().machine)
@@ -226,6 +235,7 @@ def test_the_numbers_are_those_of_this_machine() -> None:
         "listen",
         "socketpair",
         "sendmmsg",
+        "setsockopt",
         "ioctl",
     ):
         code = libc.syscall(numbers[name], -1, 0, 0, 0, 0, 0)
