@@ -11,8 +11,10 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
+from egress.reasons import DENY_ROWS, ENTRY_ROWS, URL_ROWS, ReasonRow
 from runtime_pack.codes import CALL_ROWS, STOP_ROWS
 from runtime_pack.events import EVENT_ROWS
 from web_tools.errors import CODES
@@ -58,11 +60,20 @@ def stop_codes() -> str:
     return table(("code", "meaning", "what to do"), rows)
 
 
+def reasons(rows: Iterable[tuple[str, ReasonRow]]) -> str:
+    """Reason words of egress."""
+    cells = ((f"`{word}`", row.rule, row.meaning, row.advice) for word, row in rows)
+    return table(("reason", "rule", "meaning", "what to do"), cells)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "web-codes": web_codes,
     "events": events,
     "call-codes": call_codes,
     "stop-codes": stop_codes,
+    "deny-reasons": partial(reasons, DENY_ROWS.items()),
+    "url-reasons": partial(reasons, URL_ROWS.items()),
+    "entry-reasons": partial(reasons, ENTRY_ROWS.items()),
 }
 
 
