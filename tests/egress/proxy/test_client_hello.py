@@ -101,14 +101,22 @@ def test_an_encrypted_hello_is_seen_to_be_there(number: int) -> None:
 
 
 def test_no_extensions_is_no_name() -> None:
-    """A hello of an old client ends after its compressions."""
+    """A hello of an old client ends after its compressions; what follows is not its extensions."""
     body = b"\x03\x03" + bytes(32) + b"\x00" + b"\x00\x02\x00\x2f" + b"\x01\x00"
     message = b"\x01" + len(body).to_bytes(3, "big") + body
 
     assert Hello(server_name=None) == read_hello(hello_record(message))
+    assert isinstance(read_hello(hello_record(message + b"\x00\x00")), NotTls)
+
+
+def _longer(message: bytes, tail: bytes) -> bytes:
+    """*message* with *tail* inside it, its length made right."""
+    body = message[4:] + tail
+    return message[:1] + len(body).to_bytes(3, "big") + body
 
 
 _NOT_TLS = {
+    "bytes after the extensions": hello_record(_longer(hello_message(b"a.test"), b"!")),
     "http": b"GET / HTTP/1.1\r\n",
     "ssh": b"SSH-2.0-OpenSSH\r\n",
     "one byte that is none": b"G",
