@@ -115,7 +115,24 @@ def _longer(message: bytes, tail: bytes) -> bytes:
     return message[:1] + len(body).to_bytes(3, "big") + body
 
 
+def _plain_body(
+    *, version: bytes = b"\x03\x03", session: bytes = b"\x00", ciphers: bytes = b"\x00\x02\x13\x01"
+) -> bytes:
+    """A whole record around a hello without extensions."""
+    body = version + bytes(32) + session + ciphers + b"\x01\x00"
+    return hello_record(b"\x01" + len(body).to_bytes(3, "big") + body)
+
+
+def test_the_plain_body_is_read() -> None:
+    """The rows below differ from a good one in one thing each."""
+    assert Hello(server_name=None) == read_hello(_plain_body())
+
+
 _NOT_TLS = {
+    "a version before SSL 3.0": _plain_body(version=b"\x02\x00"),
+    "half a cipher": _plain_body(ciphers=b"\x00\x03\x13\x01\x13"),
+    "no ciphers": _plain_body(ciphers=b"\x00\x00"),
+    "a long session id": _plain_body(session=b"\x21" + bytes(33)),
     "bytes after the extensions": hello_record(_longer(hello_message(b"a.test"), b"!")),
     "http": b"GET / HTTP/1.1\r\n",
     "ssh": b"SSH-2.0-OpenSSH\r\n",

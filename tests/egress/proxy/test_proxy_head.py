@@ -211,6 +211,15 @@ def test_host_may_be_absent_in_http_1_0_only() -> None:
     assert HeadReason.HOST_DIFFERS == _reason(other)
 
 
+def test_a_coding_is_not_of_http_1_0() -> None:
+    """A reader of that version would take the chunks for the body (RFC 9112 section 6.1)."""
+    found = parse_head(
+        _head("POST http://a.test/ HTTP/1.0", "Host: a.test", "Transfer-Encoding: chunked")
+    )
+
+    assert HeadReason.FRAMING == _reason(found)
+
+
 @pytest.mark.parametrize("version", ["HTTP/0.9", "HTTP/1.2", "HTTP/2.0", "HTTP/3.0"])
 def test_other_versions_are_refused(version: str) -> None:
     """Only 1.0 and 1.1 say how this head is to be read."""
