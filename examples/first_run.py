@@ -21,7 +21,7 @@ from web_tools.providers.local import LocalSearchProvider
 
 class SecurityEvents:
     async def emit(self, event: Event) -> None:
-        print("denied:", event.object["target"])
+        print("denied:", event.object["host"])
 
 
 async def main() -> None:

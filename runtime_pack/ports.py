@@ -57,7 +57,6 @@ class ExecutionContext:
         allowlists: name and entries of the lists of workspace and task that a read is held to
             beside the run's own.
         request: the turn to take, for `agent:execute-turn` only.
-        on_delta: receives streamed text of a turn.
     """
 
     run: str = "unguarded"
@@ -72,7 +71,6 @@ class ExecutionContext:
     burned: set[str] = attrs.field(factory=set)
     record: Callable[[Event], None] = _drop
     request: TurnRequest | None = None
-    on_delta: Callable[[str], None] | None = None
 
 
 class ToolRuntime(Protocol):

@@ -266,6 +266,8 @@ def _read_envelope(folder: Path) -> _Envelope:
         value = orjson.loads((folder / "head.json").read_bytes())
     except orjson.JSONDecodeError as error:
         raise StateRefused(f"{folder.name}/head.json is not JSON") from error
+    if not isinstance(value, dict):
+        raise StateRefused(f"{folder.name}/head.json is not a head")
     revision, offset, head = value.get("revision"), value.get("offset"), value.get("head")
     if not isinstance(revision, int) or not isinstance(offset, int) or not isinstance(head, str):
         raise StateRefused(f"{folder.name}/head.json is not a head")

@@ -37,7 +37,7 @@ from egress.ports import Fetch, FetchLimits
 from egress.violation import violation_of
 from runtime_pack.catalog import TURN_TOOL, Effects, Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import ContractError, EmitterError
-from runtime_pack.events import Event, EventCode
+from runtime_pack.events import Event
 from runtime_pack.guard import GuardedRuntime
 from runtime_pack.labels import CLEAN, Integrity, Label, join
 from runtime_pack.machine import refusal
@@ -50,6 +50,8 @@ from runtime_pack.ports import (
     ReleasableRuntime,
     ToolRuntime,
 )
+from runtime_pack.records import log_word
+from runtime_pack.violations import violation_event
 from web_tools.arguments import (
     READ_SCHEMA,
     SEARCH_SCHEMA,
@@ -79,8 +81,8 @@ PROVENANCE: Final = ("external_tool_read",)
 """What marks an output as read from outside. Source: seed 004."""
 
 _EXTERNAL: Final = Label(integrity=Integrity.EXTERNAL)
-# The caps of the host bound a call more tightly; this is for a host that sets none.
-_CALL_SECONDS: Final = 120.0
+# The host's `timeout_ms` bounds a fetch; this bounds the whole call, whatever the host sets.
+_CALL_SECONDS: Final = 900.0
 
 _Lists: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -525,32 +527,12 @@ def _ran(error: WebToolError) -> Executed:
     return Executed.NO if at_start or unfit else Executed.YES
 
 
-_LIST_RULES: Final = frozenset({"R4", "R5", "R6", "R7", "R12"})
-
-
 def _violation_event(violation: Violation, context: ExecutionContext, key: str) -> Event:
     subject: dict[str, Json] = {"run": context.run}
     for name in ("task", "session", "agent", "step"):
         if getattr(context, name):
             subject[name] = getattr(context, name)
     if context.call_id:
-        subject["call"] = context.call_id
-    body: dict[str, Json] = {"tool": READ_TOOL, **violation.to_json()}  # type: ignore[dict-item]  # plain JSON values
-    return Event(
-        code=_violation_code(violation),
-        subject=subject,
-        object=body,
-        decision={
-            "action": "deny" if violation.enforced else "observe",
-            "enforced": violation.enforced,
-            "rule": violation.rule,
-            "reason_code": str(violation.reason),
-        },
-        key=key,
-    )
-
-
-def _violation_code(violation: Violation) -> EventCode:
-    if not violation.enforced:
-        return EventCode.EGR004O
-    return EventCode.EGR001D if violation.rule in _LIST_RULES else EventCode.EGR002D
+        # A model wrote the id: a long one, or one with other characters, is told by its digest.
+        subject["call"] = log_word(context.call_id)
+    return violation_event(violation, subject=subject, key=key, tool=READ_TOOL)

@@ -75,8 +75,13 @@ _HOMES: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"web_tools.{home}"), name)
+if not TYPE_CHECKING:
+    # Hidden from type checkers: to them a name that is not above does not exist.
+    def __getattr__(name: str) -> Any:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"web_tools.{home}"), name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

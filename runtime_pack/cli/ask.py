@@ -28,7 +28,7 @@ from runtime_pack.cli._runs import EXIT_CODES, Driven, drive
 from runtime_pack.cli._show import result_json, show_answer, show_budgets, show_steps
 from runtime_pack.cli._state import StateFolder, open_state, state_option
 from runtime_pack.cli._text import exit_codes, note, say, say_json
-from runtime_pack.errors import ContractError
+from runtime_pack.errors import ContractError, StateRefused
 from runtime_pack.events import Event
 from runtime_pack.guard import GuardedRuntime, create_agent_task_run
 from runtime_pack.loop import LoopResult, TurnInput
@@ -236,7 +236,9 @@ def _save_spec(state: StateFolder, run_id: str, spec: _Spec) -> None:
     draft = path.with_suffix(".new")
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        draft.write_bytes(orjson.dumps(attrs.asdict(spec)))
+        body = orjson.dumps(attrs.asdict(spec))
+        tag = state.store.seal.tag(_noted(run_id, body))
+        draft.write_bytes(orjson.dumps({"body": body.decode(), "tag": tag}))
         draft.replace(path)
     except OSError as error:
         raise click.ClickException(f"the run cannot be noted: {error}") from error
@@ -246,11 +248,26 @@ def _load_spec(state: StateFolder, run_id: str) -> _Spec:
     if run_id not in state.store.run_ids():
         raise click.BadParameter(f"no saved run has the id {run_id!a}", param_hint="--resume")
     try:
-        raw = orjson.loads(_spec_path(state, run_id).read_bytes())
-        return cattrs.Converter(forbid_extra_keys=True).structure(raw, _Spec)
-    except (OSError, ValueError, cattrs.BaseValidationError) as error:
-        text = f"run {run_id} was not started by this command, or its note is damaged"
+        note = orjson.loads(_spec_path(state, run_id).read_bytes())
+        body = str(note["body"]).encode()
+        # The note says what may be read and which code of the host is loaded: it is sealed too.
+        state.store.seal.check(_noted(run_id, body), str(note["tag"]))
+        return cattrs.Converter(forbid_extra_keys=True).structure(orjson.loads(body), _Spec)
+    except (
+        OSError,
+        LookupError,
+        TypeError,
+        ValueError,
+        StateRefused,
+        cattrs.BaseValidationError,
+    ) as error:
+        text = f"run {run_id} was not started by this command, or its note was damaged or edited"
         raise click.ClickException(text) from error
+
+
+def _noted(run_id: str, body: bytes) -> bytes:
+    """What is sealed: the note, bound to its run, and nothing that a saved run is sealed as."""
+    return b"asked:" + run_id.encode() + b"\n" + body
 
 
 class _Silent:

@@ -287,8 +287,7 @@ class _Stage:
     def _show_violation(self, event: Event) -> None:
         if event.decision is None:
             return
-        target = event.object["target"]
-        host = target["host"] if isinstance(target, dict) else "?"
+        host = event.object["host"]
         rule, reason = event.decision["rule"], event.decision["reason_code"]
         words = f"{event.type}: {host} refused by {rule} ({reason})"
         self.show.line(words)
@@ -395,8 +394,7 @@ def _denials(result: LoopResult, events: _Events) -> tuple[Check, ...]:
 
 
 def _host(event: Event) -> Json:
-    target = event.object["target"]
-    return target["host"] if isinstance(target, dict) else None
+    return event.object["host"]
 
 
 def _fence_check(result: LoopResult) -> Check:

@@ -30,28 +30,15 @@ from runtime_pack.cli._proxy_config import (
 )
 from runtime_pack.cli._state import open_state, state_option
 from runtime_pack.cli._text import exit_codes, plain
-from runtime_pack.events import Event, EventCode
+from runtime_pack.events import Event
 from runtime_pack.messages import Json
+from runtime_pack.violations import violation_event
 
 __all__ = ("command",)
 
 _DEFAULT_RUN: Final = "proxy"
 _DEFAULT_GRACE_SECONDS: Final = 10.0
 _STDERR: Final = "-"
-
-# Which code a rule's denial has: the list, the address policy, or what only the proxy can see.
-_CODES: Final = {
-    "R4": EventCode.EGR001D,
-    "R5": EventCode.EGR001D,
-    "R6": EventCode.EGR001D,
-    "R7": EventCode.EGR001D,
-    "R8": EventCode.EGR002D,
-    "R9": EventCode.EGR002D,
-    "R10": EventCode.EGR002D,
-    "R11": EventCode.EGR002D,
-    "R12": EventCode.EGR001D,
-    "R13": EventCode.EGR003D,
-}
 
 _EXIT: Final = exit_codes(
     {
@@ -338,17 +325,5 @@ def _denial_event(denial: ProxyDenial, key: str) -> Event:
     subject: dict[str, Json] = {"run": denial.run, "executor": "egress-proxy"}
     named = {"task": denial.task, "session": denial.session}
     subject |= {name: value for name, value in named.items() if value}
-    body: dict[str, Json] = {"method": denial.method, **violation.to_json()}  # type: ignore[dict-item]  # plain JSON values
-    return Event(
-        # A rule that is not in the table is one that only the proxy can have.
-        code=_CODES.get(violation.rule, EventCode.EGR003D),
-        subject=subject,
-        object=body,
-        decision={
-            "action": "deny",
-            "enforced": True,
-            "rule": violation.rule,
-            "reason_code": str(violation.reason),
-        },
-        key=key,
-    )
+    event = violation_event(violation, subject=subject, key=key)
+    return attrs.evolve(event, object={**event.object, "method": denial.method})

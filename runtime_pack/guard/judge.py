@@ -129,7 +129,9 @@ class Judge:
                 for fault in faults[:_FAULTS_SHOWN]
             ]
             text = "The arguments do not fit the tool's parameters."
-            return refusal(spec.invalid_code, text, retryable=True, details={"faults": shown})
+            # A code of the tool's own keeps the word of its own table: it is not retryable.
+            ours = spec.invalid_code == CallCode.INVALID_ARGUMENTS
+            return refusal(spec.invalid_code, text, retryable=ours, details={"faults": shown})
         if self._knowing is None:
             return None
         return await _preflight(self._knowing, spec.name, call.arguments, inside)

@@ -123,7 +123,6 @@ class Turns:
             burned=run.burned,
             record=run.record,
             request=request,
-            on_delta=base.on_delta,
         )
 
     async def _ask(self, context: ExecutionContext) -> Turn:
@@ -133,7 +132,8 @@ class Turns:
             raise
         # The host's code: an adapter that raises loses the turn, and the run says why.
         except Exception as error:
-            text = f"the model's adapter failed ({type(error).__name__}: {error})"
+            # Only the type: the text of a foreign error can hold a key, and this one is stored.
+            text = f"the model's adapter failed ({type(error).__name__})"
             raise ModelError(text) from error
         turn = output.turn if isinstance(output, ToolOutput) else None
         if not isinstance(turn, Turn):

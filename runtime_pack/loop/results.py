@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -79,7 +79,7 @@ class TurnInput:
 
 
 @attrs.frozen(kw_only=True)
-class LoopResult:
+class _Result:
     """How a drive of the loop ended. Which of the five it is, is its class and its `kind`.
 
     Attributes:
@@ -101,29 +101,32 @@ class LoopResult:
 
 
 @attrs.frozen(kw_only=True)
-class Completed(LoopResult):
+class Completed(_Result):
     """The model answered."""
 
 
 @attrs.frozen(kw_only=True)
-class ApprovalRequired(LoopResult):
+class ApprovalRequired(_Result):
     """Calls wait for a person."""
 
 
 @attrs.frozen(kw_only=True)
-class Suspended(LoopResult):
+class Suspended(_Result):
     """A budget ran out, the model handed over, or the host paused the run."""
 
 
 @attrs.frozen(kw_only=True)
-class Cancelled(LoopResult):
+class Cancelled(_Result):
     """The host ended the run."""
 
 
 @attrs.frozen(kw_only=True)
-class LoopError(LoopResult):
+class LoopError(_Result):
     """The run could not go on; `stop` has the stage and the code."""
 
+
+LoopResult: TypeAlias = Completed | ApprovalRequired | Suspended | Cancelled | LoopError
+"""How a drive of the loop ended: match on the class, or look at `kind`."""
 
 RESULTS: Final[Mapping[OutcomeKind, type[LoopResult]]] = {
     OutcomeKind.COMPLETED: Completed,

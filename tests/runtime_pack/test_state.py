@@ -7,8 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 import attrs
 import orjson
@@ -77,7 +80,8 @@ def test_a_seal_needs_a_long_key_and_shows_nothing_of_it() -> None:
     """Thirty-two bytes at least; the repr holds no key."""
     for key in (b"", b"k" * 31, "k" * 32):
         with pytest.raises(ContractError):
-            Seal(key)  # type: ignore[arg-type]  # one of them is text
+            # One of the keys is text, which is the fault at hand.
+            Seal(key)  # type: ignore[arg-type]
 
     assert "kkkk" not in repr(Seal(KEY))
     assert Seal(KEY).tag(b"x") == Seal(KEY).tag(b"x") != Seal(b"l" * 32).tag(b"x")
@@ -164,13 +168,13 @@ def test_another_key_is_refused() -> None:
     ],
     ids=str,
 )
-def test_a_sealed_head_of_another_form_is_refused(changed: dict[str, object]) -> None:
+def test_a_sealed_head_of_another_form_is_refused(changed: dict[str, Any]) -> None:
     """A newer schema, or anything that this version does not write, even with the right key."""
 
     async def scenario() -> None:
         body = open_head(SAVED, Seal(KEY)) | changed
         store = MemoryRunStore(Seal(KEY))
-        store.put(attrs.evolve(SAVED, head=seal_head(body, Seal(KEY))))  # type: ignore[arg-type]
+        store.put(attrs.evolve(SAVED, head=seal_head(body, Seal(KEY))))
         there = stage(store)
         there.prepare([])
         result = await there.resume(SAVED.run_id)
@@ -224,14 +228,14 @@ def test_a_tools_definition_survives_and_has_one_digest() -> None:
     again = spec_from_json(orjson.loads(orjson.dumps(spec_to_json(spec))))
 
     assert (again, again.sha256) == (spec, spec.sha256)
-    changes: list[dict[str, object]] = [
+    changes: list[dict[str, Any]] = [
         {"description": "y"},
         {"timeout_seconds": 4},
         {"name": "t:y"},
         {"parameters": {"type": "object"}},
         {"effects": Effects.ONCE},
     ]
-    assert len({spec.sha256, *(attrs.evolve(spec, **change).sha256 for change in changes)}) == 6  # type: ignore[arg-type]
+    assert len({spec.sha256, *(attrs.evolve(spec, **change).sha256 for change in changes)}) == 6
     bad: object
     for bad in (
         {},
@@ -393,11 +397,12 @@ def test_saving_costs_what_is_new(tmp_path: Path) -> None:
     """The head stays small and rows are written once, however long the run is."""
 
     class Measured(MemoryRunStore):
-        heads: list[int] = []  # noqa: RUF012 - one instance
+        heads: ClassVar[list[int]] = []
         written = 0
 
-        async def commit(self, run_id, *, expected, head, rows):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
-            # As the parent's.
+        async def commit(
+            self, run_id: str, *, expected: int, head: bytes, rows: Sequence[bytes]
+        ) -> int:
             self.heads.append(len(head))
             Measured.written += sum(map(len, rows))
             return await super().commit(run_id, expected=expected, head=head, rows=rows)
@@ -611,3 +616,28 @@ def test_a_new_process_gives_the_trace_of_not_suspending(tmp_path: Path, verdict
     found = asyncio.run(there.resume(waiting.run_id))
 
     assert trace(found) == trace(expected)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["revision", "offset", "head", "x"]), inner, max_size=4
+            )
+        ),
+        max_leaves=6,
+    )
+)
+def test_reading_a_stored_head_is_total(value: object) -> None:
+    """Whatever JSON stands in a head, it is a run that was never sealed or one that is refused."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = DirectoryRunStore(folder, seal=Seal(b"k" * 32))
+        run = Path(folder) / "run-1"
+        run.mkdir()
+        (run / "rows.jsonl").write_bytes(b"")
+        (run / "head.json").write_bytes(orjson.dumps(value))
+
+        with pytest.raises(StateRefused):
+            open_head(store.read("run-1"), store.seal)

@@ -472,12 +472,17 @@ def test_a_damaged_run_is_not_taken_up(here: Here, tmp_path: Path) -> None:
     rows.write_bytes(whole.replace(b"lambda", b"lambad", 1))
     edited = here("ask", "--resume", run, "--approve", "auto", "--json", state=tmp_path)
     rows.write_bytes(whole)
-    (tmp_path / "asked" / f"{run}.json").write_text('{"question": 1}')
-    noteless = here("ask", "--resume", run, state=tmp_path)
+    note = tmp_path / "asked" / f"{run}.json"
+    sealed = note.read_text()
+    noteless = []
+    for text in ('{"question": 1}', "[]", "5", "null", sealed.replace("ask", "auto"), sealed[:-1]):
+        note.write_text(text)
+        noteless.append(here("ask", "--resume", run, state=tmp_path))
 
     assert (1, "STATE_INTEGRITY") == (edited.code, edited.json["stop"]["code"])
-    assert noteless.code == 1
-    assert "damaged" in noteless.err
+    assert {1} == {done.code for done in noteless}
+    assert all("damaged" in done.err for done in noteless)
+    assert "Traceback" not in "".join(done.err for done in noteless)
 
 
 # ── verify ────────────────────────────────────────────────────────────────────────────────────
@@ -618,7 +623,7 @@ def test_the_demo_as_json_has_this_form(tmp_path: Path) -> None:
     for part in ("answer", "attack", "approval", "audit"):
         assert claims(told[part])
         assert all(claims(told[part]).values())
-    hosts = [event["object"]["target"]["host"] for event in told["attack"]["violations"]]
+    hosts = [event["object"]["host"] for event in told["attack"]["violations"]]
     assert ["169.254.169.254", "collector.attacker.example"] == hosts
     assert ("verified", 4) == (told["audit"]["status"], told["audit"]["heads_found"])
     assert 2 <= len(told["answer"]["references"])

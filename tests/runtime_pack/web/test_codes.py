@@ -26,7 +26,7 @@ from runtime_pack import (
     run_governed_agent_loop,
 )
 from runtime_pack.testing import ListEmitter, ScriptedModel, calls, reply
-from web_tools.errors import CODES
+from web_tools.errors import CODES, RetryRule
 from web_tools.search import Cancel
 from web_tools.testing_site import LoopbackSite, SiteAnswer
 
@@ -116,7 +116,8 @@ async def alone(runtime: ToolRuntime, tool: str, arguments: Mapping[str, Any]) -
     try:
         output = await runtime.execute_tool(tool, arguments, ExecutionContext())
     finally:
-        await runtime.release()  # type: ignore[attr-defined]  # the web runtime has it
+        # The web runtime has it.
+        await runtime.release()  # type: ignore[attr-defined]
     assert not output.ok
     return output.text
 
@@ -150,6 +151,8 @@ def test_a_code_is_told_the_same_way_everywhere(scenario: Scenario, how: str) ->
     assert scenario.code == seen.told["code"]
     assert scenario.requests == len(seen.requests)
     assert seen.told["message"]
+    # A code whose table says "no" is never told as worth another try.
+    assert not (seen.told["retryable"] and CODES[scenario.code].retry is RetryRule.NEVER)
     assert scenario.requests == 0 or seen.told["executed"] == "yes"
     violations = [e for e in seen.events.events if e.type is EventType.SANDBOX_VIOLATION]
     assert int(CODES[scenario.code].violation) == len(violations)

@@ -222,7 +222,8 @@ def test_closing_the_connections_does_not_reset_the_caps() -> None:
                 "web:read", {"url": "https://a.test/"}, ExecutionContext(run="r1")
             )
             told.append(output.code)
-            await runtime.release()  # type: ignore[attr-defined]  # a web runtime has it
+            # A web runtime has it.
+            await runtime.release()  # type: ignore[attr-defined]
         return told
 
     assert [None, "WEB_FETCH_FAILED"] == asyncio.run(main())
@@ -266,7 +267,8 @@ def test_report_only_keeps_metadata_closed() -> None:
 
     assert ["WEB_EGRESS_DENIED"] == codes(result)
     assert [("EGR002D", "R9", True)] == [
-        (str(e.code), e.object["rule"], e.object["enforced"]) for e in bench.violations
+        (str(e.code), (e.decision or {})["rule"], (e.decision or {})["enforced"])
+        for e in bench.violations
     ]
     assert [] == bench.fetch.requests
 

@@ -64,7 +64,8 @@ async def call(
     try:
         return await runtime.execute_tool(name, arguments, context or ExecutionContext())
     finally:
-        await runtime.release()  # type: ignore[attr-defined]  # the web runtime has it
+        # The web runtime has it.
+        await runtime.release()  # type: ignore[attr-defined]
 
 
 def search(arguments: Mapping[str, Any], **options: Any) -> ToolOutput:
@@ -261,7 +262,8 @@ def test_a_failing_provider_is_a_tool_error() -> None:
 def test_the_pack_names_no_provider() -> None:
     """There is no default provider: the host supplies one."""
     with pytest.raises(TypeError, match="provider"):
-        create_web_tool_runtime(  # type: ignore[call-arg]  # the missing argument is the case
+        # The missing argument is the case.
+        create_web_tool_runtime(  # type: ignore[call-arg]
             create_agent_runtime(model=ScriptedModel(())), allowlist=(), emitter=ListEmitter()
         )
 
