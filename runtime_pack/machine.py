@@ -218,7 +218,9 @@ def _too_deep(value: object, raw: str | Mapping[str, Json]) -> bool:
 def _members(value: object) -> Iterable[object]:
     """What a JSON container holds that may hold more."""
     held = value.values() if isinstance(value, dict) else value
-    return (item for item in held if isinstance(item, dict | list))  # type: ignore[attr-defined]
+    if not isinstance(held, Iterable):
+        return ()
+    return (item for item in held if isinstance(item, dict | list))
 
 
 # ── admissions: what the guard says of one call ───────────────────────────────────────────────

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 
@@ -113,10 +113,10 @@ class StepRecord:
         Raises:
             KeyError, TypeError, ValueError: not of that form.
         """
-        fields = dict(value)
+        fields: dict[str, Any] = dict(value)
         label, executed = parse_label(fields.pop("label")), Executed(str(fields.pop("executed")))
-        citations = tuple(fields.pop("citations"))  # type: ignore[arg-type]  # from a sealed row
-        return cls(label=label, executed=executed, citations=citations, **fields)  # type: ignore[arg-type]  # from a sealed row
+        citations = tuple(fields.pop("citations"))
+        return cls(label=label, executed=executed, citations=citations, **fields)
 
 
 def step_refused(subject: Subject, record: StepRecord) -> Event:

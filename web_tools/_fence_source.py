@@ -77,8 +77,15 @@ def _ascii_host(host: str) -> str | None:
         return None
 
 
+def _split_authority(rest: str) -> tuple[str, str, str]:
+    """Slashes, authority and tail of what follows a scheme."""
+    # The pattern matches every text.
+    slashes, authority, tail = _AUTHORITY.fullmatch(rest).groups()  # type: ignore[union-attr]
+    return slashes, authority, tail
+
+
 def _web_address(scheme: str, rest: str) -> SourceValue:
-    _, authority, tail = _AUTHORITY.fullmatch(rest).groups()  # type: ignore[union-attr]
+    _, authority, tail = _split_authority(rest)
     credentials, at, host_port = authority.rpartition("@")
     parts = _HOST_PORT.fullmatch(host_port)
     host = _ascii_host(parts[1]) if parts else None
@@ -96,7 +103,7 @@ def _flagged(flag: SourceFlag, text: str) -> SourceValue:
 
 
 def _other_address(text: str, scheme: str, rest: str) -> SourceValue:
-    slashes, authority, tail = _AUTHORITY.fullmatch(rest).groups()  # type: ignore[union-attr]
+    slashes, authority, tail = _split_authority(rest)
     flag = SourceFlag.SCHEME if scheme else SourceFlag.MALFORMED
     if "@" not in authority:
         return _flagged(flag, text)

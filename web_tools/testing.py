@@ -420,10 +420,8 @@ def _expect(condition: object, message: str) -> None:
 
 def _block_at(text: str, start: int) -> tuple[FencedText, int]:
     opening = _OPEN.match(text, start)
-    _expect(opening, "the block does not begin with its open tag and the notice")
-    if opening is None:  # pragma: no cover
-        # _expect has raised; the type checker does not know
-        raise AssertionError
+    if opening is None:
+        raise AssertionError("the block does not begin with its open tag and the notice")
     closing = f'\n</{TAG} nonce="{opening[1]}">'
     end = text.find(closing, opening.end())
     _expect(end >= 0, "the block is not closed")

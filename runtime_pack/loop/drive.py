@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from runtime_pack.approvals import ApprovalRequest, Decision, Verdict
 from runtime_pack.catalog import Effects, Executed, ToolSpec, index_catalog
@@ -577,9 +577,9 @@ class Drive:
         store = self.keeper.store
         if store is None:
             return self.keeper.unstored(self.state, self.outcome)
-        # The host's store: the result stands without the state.
         try:
             return await store.load(self.run.id)
+        # The host's store may raise anything; the result stands without the state.
         except Exception:  # noqa: BLE001
             return None
 
@@ -656,11 +656,12 @@ def restore(
     head = open_head(saved, store.seal)
     try:
         held = read_rows(saved.rows)
+        given: Mapping[str, Any] = held.turn_input
         turn_input = TurnInput(
             messages=held.messages,
-            tool_catalog=_still_offered(held.turn_input, guarded),
-            model=held.turn_input["model"],  # type: ignore[arg-type]
-            max_output_tokens=held.turn_input["limit"],  # type: ignore[arg-type]
+            tool_catalog=_still_offered(given, guarded),
+            model=given["model"],
+            max_output_tokens=given["limit"],
         )
         drive = Drive(guarded, turn_input, create_context, store, held.turn_input)
         drive.adopt(saved, head, held)
@@ -669,8 +670,8 @@ def restore(
     return drive
 
 
-def _still_offered(given: Mapping[str, Json], guarded: GuardedRuntime) -> Sequence[ToolSpec]:
+def _still_offered(given: Mapping[str, Any], guarded: GuardedRuntime) -> Sequence[ToolSpec]:
     """The tools of a saved run that the runtime still has as they were."""
-    specs = [spec_from_json(spec) for spec in given["tools"]]  # type: ignore[union-attr]
-    definitions: Mapping[str, Json] = given["definitions"]  # type: ignore[assignment]
+    specs = [spec_from_json(spec) for spec in given["tools"]]
+    definitions: Mapping[str, Json] = given["definitions"]
     return [spec for spec in specs if guarded.definition(spec) == definitions[spec.name]]

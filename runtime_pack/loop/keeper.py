@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import attrs
 import orjson
@@ -118,7 +119,7 @@ class Keeper:
         for message in messages:
             self.append(message)
 
-    def adopt(self, saved: SavedRun, head: Mapping[str, Json], held: Taken) -> None:
+    def adopt(self, saved: SavedRun, head: Mapping[str, Any], held: Taken) -> None:
         """Stand where the saved run stood.
 
         Raises:
@@ -126,9 +127,9 @@ class Keeper:
         """
         run = self.run
         run.id = saved.run_id
-        run.task, run.turn = str(head["task"]), max(run.turn, int(head["turn"]))  # type: ignore[arg-type]
+        run.task, run.turn = str(head["task"]), max(run.turn, int(head["turn"]))
         run.label = join(run.label, parse_label(head["label"]))
-        run.ledger.restore(head["ledger"])  # type: ignore[arg-type]
+        run.ledger.restore(head["ledger"])
         run.held.clear()
         run.steps[:], self._steps_saved = held.steps, len(held.steps)
         run.burned |= held.burned
@@ -138,7 +139,7 @@ class Keeper:
             self._take(message)
         self.revision, self._row_count = saved.revision, len(saved.rows)
         self._chain = str(head["rows_sha256"])
-        self.begun = {str(step): int(n) for step, n in head["begun"].items()}  # type: ignore[union-attr, arg-type]
+        self.begun = {str(step): int(n) for step, n in head["begun"].items()}
 
     # ── keeping ───────────────────────────────────────────────────────────────────────────────
 
