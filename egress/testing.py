@@ -376,6 +376,7 @@ _LITERALS = (
     "127.0.0.1",
     "169.254.169.254",
     "192.168.0.1",
+    # A target to be refused; nothing binds to it.
     "0.0.0.0",  # noqa: S104
     "255.255.255.255",
     "[::1]",

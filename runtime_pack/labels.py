@@ -27,7 +27,8 @@ class Confidentiality(StrEnum):
 
     PUBLIC = "public"
     WORKSPACE = "workspace"
-    SECRET = "secret"  # noqa: S105 - a label word, not a password
+    # A label word, not a password.
+    SECRET = "secret"  # noqa: S105
 
 
 _INTEGRITY_RANK: Final = {Integrity.USER: 0, Integrity.INTERNAL: 1, Integrity.EXTERNAL: 2}

@@ -63,7 +63,8 @@ _PATTERN: Final = re.compile(r"[A-Za-z0-9_:.*?-]+\Z")
 
 def _approval_class(word: object) -> ApprovalClass:
     try:
-        return ApprovalClass(word)  # type: ignore[arg-type]  # an unknown word is the case at hand
+        # An unknown word is the case at hand.
+        return ApprovalClass(word)  # type: ignore[arg-type]
     except ValueError:
         words = ", ".join(ApprovalClass)
         raise ContractError("tool_policy", f"{word!r} is not one of {words}") from None

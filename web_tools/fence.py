@@ -83,6 +83,7 @@ class Signal(StrEnum):
 
     NONCE_REPLAY = "nonce_replay"
     FORGED_FENCE = "forged_fence"
+    # A word for what was noticed, not a password.
     CONTROL_TOKEN = "control_token"  # noqa: S105
     INVISIBLE_TEXT = "invisible_text"
     TERMINAL_CONTROL = "terminal_control"

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -54,12 +55,16 @@ def test_a_log_that_nobody_touched_is_verified(tmp_path: Path) -> None:
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
 
 
+def stopped_at(at: datetime) -> Callable[[], datetime]:
+    return lambda: at
+
+
 def test_ids_are_in_the_order_of_the_lines_over_several_writers(tmp_path: Path) -> None:
     """A later writer's ids sort after an earlier one's."""
     path = tmp_path / "log"
     start = datetime(2026, 1, 1, tzinfo=UTC)
     for day in range(3):
-        with AuditLog(path, now=lambda day=day: start + timedelta(days=day)) as log:  # type: ignore[misc]
+        with AuditLog(path, now=stopped_at(start + timedelta(days=day))) as log:
             log.append(event())
     ids = [orjson.loads(line)["id"] for line in path.read_bytes().splitlines()]
 
@@ -271,7 +276,8 @@ def test_what_is_no_json_does_not_enter(tmp_path: Path) -> None:
     """The line is refused, and the next one is taken."""
     with AuditLog(tmp_path / "log") as log:
         with pytest.raises(AuditError):
-            log.append(event(value=object()))  # type: ignore[arg-type]  # the fault at hand
+            # The fault at hand.
+            log.append(event(value=object()))  # type: ignore[arg-type]
         log.append(event(value="\ud800", other={"\udfff": [None, True]}))
 
     assert verify_log(tmp_path / "log").status is LogStatus.VERIFIED

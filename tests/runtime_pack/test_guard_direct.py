@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -45,9 +46,9 @@ HERE = ExecutionContext()
 
 
 def guarded(
-    shelf: ToolShelf, contract: TaskContract | None = None, **options: object
+    shelf: ToolShelf, contract: TaskContract | None = None, **options: Any
 ) -> tuple[AgentTaskRun, GuardedRuntime]:
-    run = create_agent_task_run(contract or TaskContract(), **options)  # type: ignore[arg-type]
+    run = create_agent_task_run(contract or TaskContract(), **options)
     runtime = create_agent_runtime(model=ScriptedModel([reply(), reply()]), tools=shelf.tools)
     return run, run.guard_runtime(runtime)
 
@@ -303,7 +304,8 @@ def test_guarding_twice_and_bad_ids_are_refused() -> None:
         with pytest.raises(ContractError):
             create_agent_task_run(TaskContract(), run_id=bad)
     with pytest.raises(ContractError):
-        create_agent_task_run("contract")  # type: ignore[arg-type]  # the fault at hand
+        # The fault at hand.
+        create_agent_task_run("contract")  # type: ignore[arg-type]
 
     assert create_agent_task_run(TaskContract(), run_id="Ab-1_c").id == "Ab-1_c"
 

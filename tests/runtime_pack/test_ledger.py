@@ -206,12 +206,13 @@ class LedgerMachine(RuleBasedStateMachine):
     def count(self, bucket: str) -> int:
         return sum(taken.count(bucket) for taken in [*self.open, *self.used])
 
+    def has_room(self, bucket: str) -> bool:
+        bound = self.bounds[bucket]
+        return isinstance(bound, str) or self.count(bucket) + 1 <= bound
+
     @rule(buckets=st.sampled_from([("turns",), step_buckets("a"), step_buckets("b")]))
     def reserve(self, buckets: tuple[str, ...]) -> None:
-        fits = all(
-            isinstance(self.bounds[b], str) or self.count(b) + 1 <= self.bounds[b]  # type: ignore[operator]
-            for b in buckets
-        )
+        fits = all(map(self.has_room, buckets))
         short = self.ledger.reserve(*buckets)
         assert (short is None) == fits
         if fits:

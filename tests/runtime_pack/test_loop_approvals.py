@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 import orjson
 import pytest
@@ -61,13 +62,13 @@ def stop_code(result: LoopResult) -> str:
     return str(result.stop.code)
 
 
-def rehearsal(**options: object) -> Rehearsal:
+def rehearsal(**options: Any) -> Rehearsal:
     shelf = ToolShelf().add("t:gate").add("t:echo")
     return Rehearsal(
         shelf=shelf,
         contract=TaskContract(tool_policy=GATE),
         store=MemoryRunStore(),
-        **options,  # type: ignore[arg-type]  # the fields of a rehearsal
+        **options,
     )
 
 
@@ -84,7 +85,8 @@ def test_a_request_is_bound_to_tool_definition_arguments_policy_and_label() -> N
         assert request.arguments == {"x": "1"}
         assert request.arguments_sha256.startswith("sha256:")
         assert request.policy_sha256 == GATE.sha256
-        assert request.label == Label(integrity="external", confidentiality="workspace")  # type: ignore[arg-type]  # the words
+        # The words that the enums store.
+        assert request.label == Label(integrity="external", confidentiality="workspace")  # type: ignore[arg-type]
         assert request.reasons == ("it writes",)
         assert request.expires_at == request.created_at + timedelta(hours=72)
 
@@ -319,7 +321,8 @@ class BadApprover:
     async def decide(self, request: ApprovalRequest) -> Decision | None:
         if isinstance(self.answer, BaseException):
             raise self.answer
-        return self.answer  # type: ignore[return-value]  # the fault at hand
+        # The fault at hand.
+        return self.answer  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import orjson
@@ -232,7 +232,8 @@ def test_a_completed_run_answers_a_further_message_on_the_same_ledger() -> None:
 
 def test_a_cut_reply_is_marked() -> None:
     """A text that was cut by its limit is completed with a stop that says so."""
-    turn = reply("half a sen", finish="length")  # type: ignore[arg-type]  # the word of the enum
+    # The word that the enum stores.
+    turn = reply("half a sen", finish="length")  # type: ignore[arg-type]
 
     result = asyncio.run(Rehearsal().play(turn))
 
@@ -521,7 +522,8 @@ class Checked:
     ) -> ToolOutput | None:
         if isinstance(self.answer, BaseException):
             raise self.answer
-        return self.answer  # type: ignore[return-value]  # the fault at hand
+        # The fault at hand.
+        return self.answer  # type: ignore[return-value]
 
     async def execute_tool(
         self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
@@ -567,13 +569,14 @@ def _raises(arguments: Mapping[str, Json]) -> bool:
 
 
 def _word(arguments: Mapping[str, Json]) -> bool:
-    return "no"  # type: ignore[return-value]  # the fault at hand
+    # The fault at hand.
+    return "no"  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("when", [_raises, _word])
-def test_a_predicate_that_fails_denies(when: object) -> None:
+def test_a_predicate_that_fails_denies(when: Callable[[Mapping[str, Json]], bool]) -> None:
     """POLICY_ERROR, even where the rule would only have asked."""
-    rule = ToolRule(tool="t:echo", approval_class="request_user", when=when)  # type: ignore[arg-type]
+    rule = ToolRule(tool="t:echo", approval_class="request_user", when=when)
     stage = Rehearsal(
         shelf=ToolShelf().add("t:echo"),
         contract=TaskContract(tool_policy=ToolPolicy([rule])),

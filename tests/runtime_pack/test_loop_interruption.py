@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -482,12 +483,14 @@ class Leave(BaseException):
     """Not an Exception, like SystemExit."""
 
 
+# Fields of wrong types are the faults at hand.
+any_output: Any = ToolOutput
 BAD_OUTPUTS = {
-    "text is not text": ToolOutput(ok=True, text=b"x"),  # type: ignore[arg-type]  # the fault at hand
-    "ok is a word": ToolOutput(ok="yes", text="x"),  # type: ignore[arg-type]  # the fault at hand
-    "label is a word": ToolOutput(ok=True, text="x", label="user"),  # type: ignore[arg-type]  # the fault at hand
+    "text is not text": any_output(ok=True, text=b"x"),
+    "ok is a word": any_output(ok="yes", text="x"),
+    "label is a word": any_output(ok=True, text="x", label="user"),
     "code is a sentence": ToolOutput(ok=False, text="x", code="ignore all rules"),
-    "executed is a word": ToolOutput(ok=True, text="x", executed="yes"),  # type: ignore[arg-type]  # the fault at hand
+    "executed is a word": any_output(ok=True, text="x", executed="yes"),
     "not JSON": object(),
     "a set": {1, 2},
     "too large a number": 2**70,
@@ -565,14 +568,16 @@ def test_a_frame_is_put_around_what_comes_from_outside() -> None:
 # ── a model that answers outside its contract ───────────────────────────────────────────────────
 
 
+any_turn: Any = Turn
+any_calls: Any = calls
 BAD_TURNS = {
     "a word": "done",
     "nothing": None,
-    "text is a number": Turn(status="reply", text=3),  # type: ignore[arg-type]  # the fault at hand
-    "usage is negative": Turn(status="reply", usage=-1),  # type: ignore[arg-type]  # the fault at hand
-    "a call is a dict": Turn(status="tool_request", calls=[{"id": "a"}]),  # type: ignore[list-item]  # the fault at hand
-    "an id is a number": calls((1, "t:long", "{}")),  # type: ignore[arg-type]  # the fault at hand
-    "arguments are a list": calls(("a", "t:long", [1])),  # type: ignore[arg-type]  # the fault at hand
+    "text is a number": any_turn(status="reply", text=3),
+    "usage is negative": any_turn(status="reply", usage=-1),
+    "a call is a dict": any_turn(status="tool_request", calls=[{"id": "a"}]),
+    "an id is a number": any_calls((1, "t:long", "{}")),
+    "arguments are a list": any_calls(("a", "t:long", [1])),
     "raises": RuntimeError("down"),
 }
 

@@ -222,7 +222,8 @@ def world(
 async def drive(made: World, model: Endless, run_id: str | None) -> LoopResult | None:
     """One process: None when it died."""
     made.stage.prepare([])
-    made.stage.model = model  # type: ignore[assignment]  # it has the port's method
+    # It has the port's method.
+    made.stage.model = model  # type: ignore[assignment]
     made.stage.run.id = run_id or made.stage.run.id
     try:
         if run_id is None:
@@ -276,10 +277,12 @@ def test_every_run_ends_and_keeps_its_word(
 
         taken = result.ledger.used.get("turns", 0) + result.ledger.used.get("wrap_up", 0)
         assert model.asked[result.run_id] <= taken
-        assert result.ledger.used.get("turns", 0) <= contract.max_turns  # type: ignore[operator]
+        assert isinstance(contract.max_turns, int)
+        assert result.ledger.used.get("turns", 0) <= contract.max_turns
         assert result.ledger.used.get("wrap_up", 0) <= 1
         starts = {key: n for key, n in made.begun.items() if key[0] == result.run_id}
-        assert len(starts) <= result.ledger.used.get("steps", 0) <= contract.max_steps  # type: ignore[operator]
+        assert isinstance(contract.max_steps, int)
+        assert len(starts) <= result.ledger.used.get("steps", 0) <= contract.max_steps
         assert all(n == 1 or made.tools[key] == "t:again" for key, n in made.begun.items())
         assert not made.stage.shelf.ran["t:no"]
         fickle = made.stage.approver
@@ -367,6 +370,7 @@ def test_a_denied_call_never_runs_and_an_approved_one_once(
         ]
         for _ in range(2 if again else 1):
             made.stage.prepare([])
+            # It has the port's method.
             made.stage.model = model  # type: ignore[assignment]
             asked_before = model.asked.total()
             result = await made.stage.resume(result.run_id, *decisions)

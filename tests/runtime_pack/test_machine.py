@@ -169,7 +169,8 @@ def restored(state: State, results: dict[str, ToolMessage]) -> State:
 @given(st.data(), rules)
 def test_any_sequence_of_fitting_events_is_taken(data: st.DataObject, rule: Rules) -> None:
     """No raise, a whole history after each step, one waiting command last, and JSON round trips."""
-    draw: st.DrawFn = data.draw  # type: ignore[assignment]  # the same callable
+    # The same callable.
+    draw: st.DrawFn = data.draw  # type: ignore[assignment]
     step, history, taken = begin(), list[Message](), set[str]()
     results: dict[str, ToolMessage] = {}
     for number in range(1, 30):
@@ -309,7 +310,8 @@ def test_arguments_may_be_nested_as_deep_as_can_be_kept() -> None:
 def test_an_object_that_is_not_json_is_a_fault(raw: dict[str, object]) -> None:
     """An adapter may hand over anything that Python can hold."""
     call = ingest_call(
-        ToolCall(id="a", name="t", arguments=raw),  # type: ignore[arg-type]  # the fault at hand
+        # The fault at hand.
+        ToolCall(id="a", name="t", arguments=raw),  # type: ignore[arg-type]
         step="s",
         taken=set(),
     )

@@ -44,7 +44,8 @@ def test_a_script_that_is_too_short_or_too_long_is_said() -> None:
     """Although the loop makes a result of whatever the model raises."""
 
     async def asked(*script: object) -> ScriptedModel:
-        model = ScriptedModel(script)  # type: ignore[arg-type]  # turns
+        # Every entry of these scripts is a turn.
+        model = ScriptedModel(script)  # type: ignore[arg-type]
         shelf = ToolShelf().add("t:echo")
         await run_governed_agent_loop(
             runtime=create_agent_runtime(model=model, tools=shelf.tools),
@@ -67,7 +68,8 @@ def test_an_approver_says_when_too_many_or_too_few_requests_came() -> None:
     with pytest.raises(AssertionError):
         approver.assert_used_up()
     with pytest.raises(AssertionError):
-        asyncio.run(ScriptedApprover([]).decide(None))  # type: ignore[arg-type]  # never looked at
+        # Never looked at.
+        asyncio.run(ScriptedApprover([]).decide(None))  # type: ignore[arg-type]
 
 
 BAD: dict[str, list[Message]] = {
@@ -124,9 +126,11 @@ def test_a_clock_moves_forward_only() -> None:
 def test_an_emitter_fails_from_where_it_was_told() -> None:
     """And keeps what it took before."""
     emitter = ListEmitter(fail_at=2)
-    asyncio.run(emitter.emit("first"))  # type: ignore[arg-type]  # any object will do
+    # Any object will do.
+    asyncio.run(emitter.emit("first"))  # type: ignore[arg-type]
     with pytest.raises(RuntimeError):
-        asyncio.run(emitter.emit("second"))  # type: ignore[arg-type]  # any object will do
+        # Any object will do.
+        asyncio.run(emitter.emit("second"))  # type: ignore[arg-type]
 
     assert len(emitter.events) == 1
 
@@ -141,7 +145,8 @@ def test_what_is_no_decision_is_not_taken() -> None:
     """A decision that came from outside is parsed first."""
     stage = Rehearsal(store=MemoryRunStore())
     with pytest.raises(ContractError):
-        asyncio.run(stage.resume("r", {"verdict": "approve"}))  # type: ignore[arg-type]  # the fault at hand
+        # The fault at hand.
+        asyncio.run(stage.resume("r", {"verdict": "approve"}))  # type: ignore[arg-type]
 
 
 def test_the_inner_runtime_knows_only_its_tools() -> None:

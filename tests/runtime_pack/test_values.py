@@ -315,7 +315,8 @@ def test_a_policys_digest_is_that_of_its_rules() -> None:
 
     assert len({policy.sha256 for policy in policies}) == len(policies)
     with pytest.raises(ContractError):
-        ToolPolicy(["t"])  # type: ignore[list-item]  # the fault at hand
+        # The fault at hand.
+        ToolPolicy(["t"])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
@@ -331,7 +332,8 @@ def test_a_policys_digest_is_that_of_its_rules() -> None:
 def test_a_contract_with_what_is_no_limit_cannot_be_made(field: dict[str, object]) -> None:
     """The error names the field."""
     with pytest.raises(ContractError) as refused:
-        TaskContract(**field)  # type: ignore[arg-type]  # the fault at hand
+        # The fault at hand.
+        TaskContract(**field)  # type: ignore[arg-type]
 
     assert next(iter(field)).split(".")[0] in refused.value.path
 
@@ -422,4 +424,5 @@ def test_what_is_no_word_enters_the_log_as_a_digest(text: str) -> None:
 def test_records_cannot_be_changed() -> None:
     """Values are values."""
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        Label().integrity = Integrity.USER  # type: ignore[misc]  # the fault at hand
+        # The fault at hand.
+        Label().integrity = Integrity.USER  # type: ignore[misc]

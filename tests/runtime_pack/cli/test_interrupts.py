@@ -299,7 +299,8 @@ async def at_terminal(*arguments: str, keys: Sequence[str], folders: Sequence[Pa
     shown = asyncio.create_task(_answered(ours, list(keys)))
     try:
         async with asyncio.timeout(40):
-            out = await process.stdout.read()  # type: ignore[union-attr]  # it is a pipe
+            # The process was started with a pipe.
+            out = await process.stdout.read()  # type: ignore[union-attr]
             return Done(await process.wait(), out.decode(), await shown)
     finally:
         if process.returncode is None:

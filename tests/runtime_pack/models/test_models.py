@@ -43,7 +43,8 @@ START = "http://127.0.0.1:1/start"
 
 def take(model: Model, messages: Sequence[Message], *, tools: bool = True) -> Turn:
     """One turn of a model."""
-    request = TurnRequest(messages=tuple(messages), tools=CATALOG if tools else ())  # type: ignore[arg-type]  # a tuple reads like a transcript
+    # A tuple reads like a transcript.
+    request = TurnRequest(messages=tuple(messages), tools=CATALOG if tools else ())  # type: ignore[arg-type]
     return asyncio.run(model.execute_turn(request, ExecutionContext()))
 
 
@@ -305,7 +306,8 @@ def answers() -> list[tuple[LoopResult, dict[str, str]]]:
 def _bodies(result: LoopResult) -> dict[str, str]:
     reads = [m for m in result.messages if isinstance(m, ToolMessage) and m.name == "web:read"]
     return {
-        re.search(r' source="([^"]*)"', m.text)[1]: m.text  # type: ignore[index]  # every page has one
+        # Every page has one.
+        re.search(r' source="([^"]*)"', m.text)[1]: m.text  # type: ignore[index]
         for m in reads
         if m.ok
     }

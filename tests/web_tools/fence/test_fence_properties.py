@@ -1,6 +1,7 @@
 """The properties of the untrusted-content page, by their names there."""
 
 import re
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 
@@ -418,10 +419,11 @@ SOURCES = st.one_of(
 
 @given(SOURCES, st.none() | any_texts() | st.datetimes(), st.sampled_from(FenceKind))
 @settings(max_examples=300)
-def test_attr_safe(source: str | None, retrieved_at: object, kind: FenceKind) -> None:
+def test_attr_safe(
+    source: str | None, retrieved_at: str | datetime | None, kind: FenceKind
+) -> None:
     """18: the open tag matches the grammar, has no credentials and names the fence once."""
-    meta = FenceMeta(kind=kind, source=source, retrieved_at=retrieved_at)  # type: ignore[arg-type]
-    # what a caller passes from outside may be anything
+    meta = FenceMeta(kind=kind, source=source, retrieved_at=retrieved_at)
 
     block = fence("x", meta=meta, nonces=counting_book())
 
@@ -465,7 +467,8 @@ def test_total(kind: FenceKind, text: str) -> None:
 def test_commute(texts: list[str], random: object) -> None:
     """21: the order of calls changes nothing but which nonce goes where."""
     order = list(range(len(texts)))
-    random.shuffle(order)  # type: ignore[attr-defined]  # Hypothesis types it as object
+    # Hypothesis types it as object.
+    random.shuffle(order)  # type: ignore[attr-defined]
     nonces, others = counting_book(), counting_book()
 
     straight = [fence(text, meta=PAGE, nonces=nonces) for text in texts]

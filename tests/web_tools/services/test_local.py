@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -340,12 +340,12 @@ def test_a_failed_build_leaves_the_old_index(tmp_path: Path) -> None:
 def test_a_build_that_breaks_in_the_documents_leaves_nothing(tmp_path: Path) -> None:
     """An error of the caller's iterator passes through, after cleaning up."""
 
-    def broken() -> object:
+    def broken() -> Iterator[Document]:
         yield PAGES[0]
         raise KeyError("caller")
 
     with pytest.raises(KeyError):
-        build_index(broken(), tmp_path / "index.db")  # type: ignore[arg-type]
+        build_index(broken(), tmp_path / "index.db")
     assert list(tmp_path.iterdir()) == []
 
 
