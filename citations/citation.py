@@ -16,7 +16,7 @@ from citations.errors import InvalidCitation
 
 __all__ = ("KnowledgeCitation",)
 
-# Wire name of each field, in wire order. Source: seed 004, the shape of the knowledge pack.
+# Wire name of each field, in wire order. Source: the web tools text, the shape of the knowledge pack.
 _WIRE_NAMES = {
     "source_id": "sourceId",
     "document_id": "documentId",

@@ -78,7 +78,7 @@ __all__ = (
 SEARCH_TOOL: Final = "web:search"
 READ_TOOL: Final = "web:read"
 PROVENANCE: Final = ("external_tool_read",)
-"""What marks an output as read from outside. Source: seed 004."""
+"""What marks an output as read from outside. Source: the web tools text."""
 
 _EXTERNAL: Final = Label(integrity=Integrity.EXTERNAL)
 # The host's `timeout_ms` bounds a fetch; this bounds the whole call, whatever the host sets.
@@ -489,7 +489,7 @@ def _search_data(found: SearchOutcome) -> dict[str, Json]:
 
 
 def _read_data(page: Page, block: str) -> dict[str, Json]:
-    """The seed's keys; `text` is the fenced block itself, as the seed says."""
+    """The keys of the web tools text; `text` is the fenced block itself."""
     data: dict[str, Json] = {
         "url": page.url,
         "final_url": page.final_url,

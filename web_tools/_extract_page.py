@@ -1,7 +1,7 @@
 """One response body to readable text: the whole order of a page, without I/O or clock.
 
 Runs inside a worker, or in the host for bodies that `is_small` bounds.
-Source: reading page, "Order per page", steps 1 to 6.
+Source: the rules page, "A page: from bytes to text".
 """
 
 import re

@@ -30,7 +30,7 @@ __all__ = (
     "parse_search_arguments",
 )
 
-# Source: seed 001, section Bounds.
+# Source: the search plugin text, section Bounds.
 MAX_QUERY_CHARS: Final = 2000
 # What egress admits, so that every page that a search finds can be read.
 MAX_URL_CHARS: Final = MAX_URL_CHARACTERS
@@ -52,7 +52,7 @@ class Recency(StrEnum):
 
 @attrs.frozen(kw_only=True)
 class WebToolCaps:
-    """The host's ceilings; the defaults are those of seed 004.
+    """The host's ceilings; the defaults are those of the web tools text.
 
     `default_read_bytes` above `max_read_bytes` is no error: the lower one counts.
 

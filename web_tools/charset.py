@@ -17,7 +17,7 @@ from web_tools._charset_words import CharsetSource
 __all__ = ("CharsetSource", "Decoded", "decode")
 
 MAX_BAD_SHARE = 0.002
-"""Share of undecodable or C1 characters above which a label is not believed (reading page, 2)."""
+"""Share of undecodable or C1 characters above which a label is not believed (the rules page)."""
 
 _META_WINDOW = 8192
 """Browsers look at 1,024 bytes; pages with long comments or scripts first put `meta` later."""

@@ -50,7 +50,7 @@ __all__ = (
 
 
 class WebErrorCode(StrEnum):
-    """The public codes. Source: seed 004, section Errors."""
+    """The public codes. Source: the web tools text, section Errors."""
 
     INVALID_INPUT = "WEB_INVALID_INPUT"
     URL_NOT_ALLOWED = "WEB_URL_NOT_ALLOWED"
@@ -110,7 +110,7 @@ CODES: Final[Mapping[WebErrorCode, CodeFacts]] = MappingProxyType(
         ),
     }
 )
-"""Source: the table of codes in the architecture page; docs are generated from it."""
+"""Source: the web tools text; docs are generated from it."""
 
 
 def is_retryable_status(status: int) -> bool:

@@ -4,7 +4,7 @@ Pure functions over text. Controls and terminal sequences go (S1), invisible cod
 their neighbours give them a meaning (S2), and a cut never falls inside a sequence (S3).
 Nothing visible is deleted, and nothing is normalised: normalising can create a bracket.
 
-Source: untrusted-content page, section 1; UTS 51 for emoji, RFC 5892 appendix A for joiners,
+Source: the rules page, S0 to S7; UTS 51 for emoji, RFC 5892 appendix A for joiners,
 UAX 9 for embeddings and isolates.
 """
 

@@ -14,7 +14,7 @@ from web_tools.errors import ProviderFault, SearchProviderError
 
 __all__ = ("MAX_TERMS", "Terms", "parse_terms")
 
-# Source: the search page, table of adapters: "tokens quoted, distinct, <= 32, more refused".
+# Source: the search contract, for a local index: "tokens quoted, distinct, <= 32, more refused".
 MAX_TERMS: Final = 32
 # A piece with more words than this is not one expression ("a.b.c") but text without spaces.
 _MAX_PHRASE_WORDS: Final = 4

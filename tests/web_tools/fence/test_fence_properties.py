@@ -1,4 +1,4 @@
-"""The properties of the untrusted-content page, by their names there."""
+"""The properties of the rules page, by their names there."""
 
 import re
 from datetime import datetime

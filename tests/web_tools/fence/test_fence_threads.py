@@ -1,4 +1,4 @@
-"""Escape faults seen elsewhere (section 4 of the untrusted-content page), each as a regression."""
+"""Escape faults seen elsewhere , each as a regression."""
 
 import re
 import time
@@ -269,7 +269,7 @@ def test_no_results_is_a_sentence_and_no_block() -> None:
 
 
 def test_the_first_line_says_the_text_is_data() -> None:
-    """Tag and notice stand on one line (seed 004)."""
+    """Tag and notice stand on one line (the web tools text)."""
     first = fenced("x\ny").split("\n", 1)[0]
 
     assert first.startswith(f"<{TAG} nonce=")
