@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import egress
 
 _TARGET = Path(__file__).with_name("fuzz_egress.py")
-_RUNS = 20_000
+_RUNS = 5_000
 
 
 def _load() -> ModuleType:
@@ -67,7 +67,7 @@ def test_a_short_run_of_the_fuzzer(tmp_path: Path) -> None:
 
     root = str(Path(str(egress.__file__)).parents[1])
     done = subprocess.run(
-        [sys.executable, str(_TARGET), f"-runs={_RUNS}", "-max_total_time=4", "-seed=1", str(corpus)],
+        [sys.executable, str(_TARGET), f"-runs={_RUNS}", "-max_total_time=3", "-seed=1", str(corpus)],
         capture_output=True,
         text=True,
         errors="replace",
