@@ -22,7 +22,7 @@ from pathlib import Path
 
 import attrs
 
-from egress import EgressPolicy, parse_allowlist
+from egress import EgressPolicy, RunLimits, RunMeter, parse_allowlist
 from egress.chain import Hop
 from egress.client import GuardedClient
 from runtime_pack import AuditLog, Event, EventCode
@@ -109,7 +109,9 @@ def _now() -> datetime:
 # The harness's name for it.
 async def open() -> Run:  # noqa: A001
     """One run's guard, allowlist, session and log."""
-    client = GuardedClient(EgressPolicy(allowlist=parse_allowlist(_ALLOWLIST)))
+    # The harness repeats one run for as long as it measures: counted, and not ended by its caps.
+    meter = RunMeter(RunLimits(max_requests="unlimited", max_bytes="unlimited"))
+    client = GuardedClient(EgressPolicy(allowlist=parse_allowlist(_ALLOWLIST)), meter=meter)
     processes = CountedClock()
     processes.install()
     return Run(
