@@ -260,6 +260,21 @@ def test_what_nothing_opens_stays_closed(
     assert reason is verdict.reason
 
 
+_OPENABLE = {
+    *(DenyReason.HOST_NOT_LISTED, DenyReason.APEX_NOT_COVERED, DenyReason.PORT_NOT_LISTED),
+    *(DenyReason.ADDRESS_NOT_LISTED, DenyReason.ADDRESS_NOT_GLOBAL, DenyReason.HTTPS_ONLY),
+}
+
+
+@pytest.mark.parametrize("reason", sorted(set(DenyReason) - _OPENABLE))
+def test_no_other_reason_is_passed_over(reason: DenyReason) -> None:
+    """Also when the addresses are fine: a tunnel with another name in it stays refused."""
+    deny = Deny(rule="R13", reason=reason)
+
+    assert deny is enforced(_REPORT, parse_target("https://a.test/"), deny)
+    assert deny is enforced(_REPORT, parse_target("https://a.test/"), deny, addresses=["8.8.8.8"])
+
+
 @given(targets(), st.none() | answers())
 def test_without_the_switch_a_denial_stands(target: Target, found: list[str] | None) -> None:
     """`enforced` changes nothing for a policy that enforces."""
