@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,21 +20,31 @@ PAGES = (
 _BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def _blocks(language: str) -> list[pytest.param]:  # type: ignore[valid-type]
-    return [
-        pytest.param(
-            match["body"], id=f"{page.name}:{page.read_text()[: match.start()].count(chr(10)) + 1}"
-        )
+# The lines that show a refusal, exit code 1, and the words by which their page says so.
+_REFUSED = {
+    'runtime-pack explain-url https://docs.example.org:8443/guide --allow "*.example.org"': (
+        "subdomains at any depth, on the default ports"
+    ),
+    "runtime-pack explain-url http://wiki.corp/ --allow wiki.corp --answer 10.1.2.3": (
+        "the name alone is refused with `address_not_global`"
+    ),
+}
+
+
+def _blocks(language: str) -> dict[str, str]:
+    """The blocks of one language, by page and line."""
+    return {
+        f"{page.name}:{page.read_text()[: match.start()].count(chr(10)) + 1}": match["body"]
         for page in PAGES
         for match in _BLOCK.finditer(page.read_text())
         if match["language"] == language
-    ]
+    }
 
 
 def _environment(tmp_path: Path) -> dict[str, str]:
     """The commands of this environment first, and a state folder of the test's own."""
     folder = tmp_path / "bin"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     command = folder / "runtime-pack"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m runtime_pack.cli "$@"\n')
     command.chmod(0o755)
@@ -43,6 +54,36 @@ def _environment(tmp_path: Path) -> dict[str, str]:
         "PYTHONPATH": _import_root(),
         "RUNTIME_PACK_STATE": str(tmp_path / "state"),
     }
+
+
+def _run(*command: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=_environment(tmp_path),
+        cwd=tmp_path,
+        check=False,
+    )
+
+
+def _dry_run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """What make says it would do, in a folder that holds what its rules are made of and no more."""
+    for name in ("Makefile", "pyproject.toml", ".ci/lock.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    # The suite may itself run under make, which would hand down its flags.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    return subprocess.run(
+        ["make", "-n", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=env,
+        cwd=tmp_path,
+        check=False,
+    )
 
 
 def _import_root() -> str:
@@ -63,49 +104,49 @@ def test_every_block_is_of_a_kind_that_is_checked() -> None:
 
 
 @pytest.mark.loopback
-@pytest.mark.parametrize("body", _blocks("python"))
+@pytest.mark.parametrize("body", _blocks("python").values(), ids=_blocks("python").keys())
 def test_python_blocks_run(body: str, tmp_path: Path) -> None:
     """A Python block runs as a program of its own, with warnings as errors."""
     script = tmp_path / "block.py"
     script.write_text(body)
 
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=_environment(tmp_path),
-        cwd=tmp_path,
-        check=False,
-    )
+    done = _run(sys.executable, "-W", "error", str(script), tmp_path=tmp_path)
 
     assert (0, "") == (done.returncode, done.stderr)
 
 
 @pytest.mark.loopback
-@pytest.mark.parametrize("body", _blocks("sh"))
+@pytest.mark.parametrize("body", _blocks("sh").values(), ids=_blocks("sh").keys())
 def test_shell_blocks_run(body: str, tmp_path: Path) -> None:
-    """A shell block runs line by line; `make` lines are shown to be targets and not run again."""
-    env = _environment(tmp_path)
-
+    """A shell block runs line by line; of a `make` line make says what it would do."""
     for line in body.splitlines():
-        words = line.split()
+        words = shlex.split(line)
         if words[0] == "make":
-            assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
-            continue
-        done = subprocess.run(
-            ["/bin/sh", "-c", line],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env=env,
-            cwd=tmp_path,
-            check=False,
-        )
-        # 1 is the answer "a rule refuses" of explain-url.
-        expected = (0, 1) if "explain-url" in line else (0,)
-        assert done.returncode in expected, done.stderr
+            done = _dry_run(tmp_path, *words[1:])
+        else:
+            done = _run("/bin/sh", "-c", line, tmp_path=tmp_path)
+
+        assert int(line in _REFUSED) == done.returncode, done.stderr
         assert done.stdout
+
+
+@pytest.mark.parametrize("target", ["no-such-target", "demos"])
+def test_make_refuses_a_target_that_does_not_exist(target: str, tmp_path: Path) -> None:
+    """The dry run notices a mistyped target."""
+    done = _dry_run(tmp_path, target)
+
+    assert 2 == done.returncode
+    assert target in done.stderr
+
+
+@pytest.mark.parametrize(("line", "words"), _REFUSED.items())
+def test_a_page_says_which_of_its_lines_is_refused(line: str, words: str) -> None:
+    """The page that shows a refusal tells the reader so, in front of the block."""
+    pages = [page.read_text() for page in PAGES]
+
+    assert [True] == [
+        words in text.partition(f"{line}\n")[0] for text in pages if f"{line}\n" in text
+    ]
 
 
 def test_the_example_file_is_the_block_of_the_readme() -> None:
@@ -127,15 +168,7 @@ def test_examples_run(path: Path, tmp_path: Path) -> None:
     """Every example runs to its end with warnings as errors and says something."""
     copied = Path(shutil.copy2(path, tmp_path))
 
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(copied)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=_environment(tmp_path),
-        cwd=tmp_path,
-        check=False,
-    )
+    done = _run(sys.executable, "-W", "error", str(copied), tmp_path=tmp_path)
 
     assert (0, "") == (done.returncode, done.stderr)
     assert done.stdout
