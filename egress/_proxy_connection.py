@@ -221,11 +221,12 @@ class Connection:
         if error is not None and not self._reason and self._spliced:
             self._reason = "reset"
         if other is not None and (side is self.client or self._spliced):
-            # What was received before a clean end is still delivered; after a reset nothing is.
+            # What was received before a clean end is still delivered. A reset stays a reset:
+            # what it has cut must not look whole.
             if error is None and self._spliced:
                 other.close()
             else:
-                other.abort()
+                other.reset()
         self._finish()
 
     @property
@@ -244,9 +245,9 @@ class Connection:
         self._reason = self._reason or reason
         if self._task is not None:
             self._task.cancel()
-        self.client.abort()
+        self.client.reset()
         if self.upstream is not None:
-            self.upstream.abort()
+            self.upstream.reset()
 
     def _finish(self) -> None:
         upstream = self.upstream
@@ -502,7 +503,7 @@ class Connection:
             self._refuse(failure.status, failure.reason, Outcome.FAILED, request)
         # Half an answer must not look like a whole one.
         self._status, self._reason = exchange.status, self._reason or failure.reason
-        self.client.abort()
+        self.client.reset()
         raise _Answered
 
     # ── answers ───────────────────────────────────────────────────────────────────────────────

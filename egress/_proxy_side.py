@@ -7,9 +7,12 @@ the peer's socket takes no more, nothing is read here. No task and no thread bel
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from typing import Final, Protocol, cast
 
 _BUFFER_BYTES: Final = 65_536
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
 class SideOwner(Protocol):
@@ -162,6 +165,15 @@ class Side(asyncio.Protocol):
         """Closes now."""
         if self.transport is not None:
             self.transport.abort()
+
+    def reset(self) -> None:
+        """Closes now, and so that the other end sees that something is missing (RST, not FIN)."""
+        if self.transport is None:
+            return
+        found = self.transport.get_extra_info("socket")
+        if found is not None and not self.transport.is_closing():
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self.transport.abort()
 
     def discard(self) -> None:
         """Takes no more notice of what is received."""

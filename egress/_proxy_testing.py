@@ -225,9 +225,12 @@ async def _upstream(received: bytearray) -> AsyncIterator[tuple[str, int]]:
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         received.extend(await reader.read(65_536))
-        writer.write(_ANSWER)
-        writer.close()
         with contextlib.suppress(OSError):
+            writer.write(_ANSWER)
+            writer.write_eof()
+            # Closed with something unread, the answer would be lost in a reset.
+            received.extend(await reader.read(-1))
+            writer.close()
             await writer.wait_closed()
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0)

@@ -204,6 +204,52 @@ def test_an_expectation_is_passed_on_and_answered(kit: Any) -> None:
     kit.run(main())
 
 
+def test_an_old_client_gets_no_informational_answer(kit: Any) -> None:
+    """HTTP/1.0 has none: its reader would take it for the answer."""
+
+    async def main() -> None:
+        answer = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + _OK
+        async with kit.serve(_Raw(answer)) as place, kit.world(port=place.port) as world:
+            head = f"GET http://a.test/ HTTP/1.0\r\nProxy-Authorization: Bearer {kit.token}\r\n\r\n"
+            assert (await world.ask(head.encode())).startswith(b"HTTP/1.1 200 OK")
+            assert (await world.get("http://a.test/")).startswith(b"HTTP/1.1 103 ")
+
+    kit.run(main())
+
+
+@pytest.mark.parametrize("upload", [True, False])
+def test_what_waits_in_the_proxy_is_bounded(kit: Any, upload: bool) -> None:
+    """Whichever end does not read, the other one is held."""
+    size = 60_000_000
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if upload:
+            await asyncio.sleep(0.5)
+            return
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
+        await writer.drain()
+
+    async def main() -> None:
+        async with kit.serve(serve) as place, kit.world(port=place.port) as world:
+            _, writer = await world.open()
+            writer.write(
+                f"POST http://a.test/ HTTP/1.1\r\nHost: a.test\r\n"
+                f"Content-Length: {size if upload else 0}\r\n"
+                f"Proxy-Authorization: Bearer {kit.token}\r\n\r\n".encode()
+            )
+            writer.write(bytes(size if upload else 0))
+            await asyncio.sleep(0.3)
+            [connection] = world.proxy._open
+            held = connection.upstream if upload else connection.client
+            assert held.transport.get_write_buffer_size() < 1024 * 1024
+            assert connection.bytes_up + connection.bytes_down < size // 2
+            writer.transport.abort()
+            await kit.shut(writer)
+
+    kit.run(main())
+
+
 def test_an_early_answer_ends_the_upload(kit: Any) -> None:
     """A client that has more to send still gets the whole answer."""
 
@@ -224,23 +270,35 @@ def test_an_early_answer_ends_the_upload(kit: Any) -> None:
     kit.run(main())
 
 
-def test_a_large_answer_reaches_a_slow_reader(kit: Any) -> None:
+def test_an_answer_of_any_size_reaches_a_slow_reader(kit: Any) -> None:
     """All of it, though the upstream has long gone and the reader takes its time."""
-    size = 3_000_000
+    sizes = range(50_000, 2_000_000, 50_000)
+    content = bytes(max(sizes))
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        size = int((await reader.readuntil(b"\r\n\r\n")).split(b" ")[1][1:])
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+        writer.write(content[:size])
+        await writer.drain()
+
+    async def fetch(world: Any, size: int) -> None:
+        opened = socket.socket()
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        opened.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(opened, world.proxy.address)
+        reader, writer = await asyncio.open_connection(sock=opened, limit=1024)
+        writer.write(
+            f"GET http://a.test/{size} HTTP/1.1\r\nHost: a.test\r\n"
+            f"Proxy-Authorization: Bearer {kit.token}\r\n\r\n".encode()
+        )
+        await asyncio.sleep(2.5)
+        raw = await kit.read_all(reader)
+        assert size == len(raw.partition(b"\r\n\r\n")[2])
+        await kit.shut(writer)
 
     async def main() -> None:
-        answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + bytes(size)
-        async with kit.serve(_Raw(answer)) as place, kit.world(port=place.port) as world:
-            reader, writer = await asyncio.open_connection(*world.proxy.address, limit=1024)
-            writer.write(
-                b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\nProxy-Authorization: Bearer "
-                + kit.token.encode()
-                + b"\r\n\r\n"
-            )
-            await asyncio.sleep(2.5)
-            raw = await kit.read_all(reader)
-            assert size == len(raw.partition(b"\r\n\r\n")[2])
-            await kit.shut(writer)
+        async with kit.serve(serve) as place, kit.world(port=place.port) as world:
+            await asyncio.gather(*(fetch(world, size) for size in sizes))
 
     kit.run(main())
 
@@ -311,6 +369,25 @@ def test_half_an_answer_does_not_look_whole(kit: Any, answer: bytes, reason: str
     kit.run(main())
 
 
+def test_an_old_client_sees_that_an_answer_is_cut(kit: Any) -> None:
+    """Where only the end of the connection ends a body, a broken one ends with a reset."""
+
+    async def main() -> None:
+        answer = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"
+        async with kit.serve(_Raw(answer)) as place, kit.world(port=place.port) as world:
+            reader, writer = await world.open()
+            writer.write(
+                b"GET http://a.test/ HTTP/1.0\r\nProxy-Authorization: Bearer "
+                + kit.token.encode()
+                + b"\r\n\r\n"
+            )
+            with pytest.raises(ConnectionResetError):
+                await reader.read(-1)
+            await kit.shut(writer)
+
+    kit.run(main())
+
+
 @pytest.mark.parametrize(
     ("fields", "body", "status"),
     [
@@ -329,6 +406,7 @@ def test_a_body_that_is_refused(kit: Any, fields: list[str], body: bytes, status
             raw = await world.get("http://a.test/", *fields, method="POST", body=body)
             assert raw.startswith(f"HTTP/1.1 {status} ".encode())
             await world.settled()
+            assert ("Content-Length" not in fields[0]) == bool(world.dialer.dials)
             assert b"" == upstream.rest
             assert not world.observer.denials
 

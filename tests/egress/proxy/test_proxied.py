@@ -370,3 +370,32 @@ def test_words_of_a_later_proxy_are_still_a_no(kit: Any) -> None:
             )
 
     kit.run(main())
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", "before TLS"),
+        (b"HTTP/1.1 403 F\r\nEgress-Event: e\r\n\r\n" + b" " * 100_000, "too much"),
+        (b"HTTP/1.1 502 B\r\nProxy-Status: x\r\n\r\n" + b" " * 100_000, "too much"),
+        (b"HTTP/1.1 302 F\r\nLocation: /\r\n\r\n", "answered 302"),
+        (b"HTTP/1.1 101 S\r\n\r\n", "protocol error"),
+    ],
+)
+def test_what_is_no_answer_of_a_proxy_is_refused(kit: Any, answer: bytes, told: str) -> None:
+    """Something else listens there: nothing that it says is taken for the target's word."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+
+    async def main() -> None:
+        policy = EgressPolicy(allowlist=parse_allowlist(["a.test"]))
+        async with kit.serve(serve) as place:
+            fetch = proxied_fetch(f"http://127.0.0.1:{place.port}", "t")
+            async with GuardedClient(policy, fetch=fetch) as client:
+                with pytest.raises(ProtocolFailed, match=told):
+                    await client.fetch("https://a.test/")
+
+    kit.run(main())
