@@ -29,11 +29,14 @@ GENESIS: Final = "0" * 64
 class LogStatus(StrEnum):
     """The outcome of a verification.
 
-    `open` means that nothing is wrong but the log has no closing line and no saved head reaches
-    its last line: it is being written, or lines were cut off after the last head.
+    `verified`: every line follows, and a saved head is the last line. `chained`: every line
+    follows to a closing line, and no head was given, so an end that was cut off or added cannot be
+    excluded. `open`: nothing is wrong, but lines after the last saved head, or the missing closing
+    line, are vouched for by nobody: the log is being written, or was cut or added to.
     """
 
     VERIFIED = "verified"
+    CHAINED = "chained"
     OPEN = "open"
     TAMPERED = "tampered"
 
@@ -132,15 +135,20 @@ def verify_lines(lines: Sequence[bytes], heads: Sequence[LogHead] = ()) -> Verif
             faults.append(Fault(line=0, problem=cut))
         elif digests[head.seq] != head.sha256:
             faults.append(Fault(line=head.seq, problem="is not the line of a saved head"))
-    reaches_end = closed or any(head.seq == len(lines) for head in heads)
-    whole = LogStatus.VERIFIED if reaches_end else LogStatus.OPEN
     return Verification(
-        status=LogStatus.TAMPERED if faults else whole,
+        status=LogStatus.TAMPERED if faults else _whole(len(lines), heads, closed=closed),
         events=len(lines),
         head=LogHead(len(lines), digests[-1]),
         faults=tuple(faults),
         heads_found=len(heads) if not faults else 0,
     )
+
+
+def _whole(lines: int, heads: Sequence[LogHead], *, closed: bool) -> LogStatus:
+    """What a log without faults proves. The chain has no key: whoever can write may add to it."""
+    if any(head.seq == lines for head in heads):
+        return LogStatus.VERIFIED
+    return LogStatus.CHAINED if closed and not heads else LogStatus.OPEN
 
 
 def _check_line(line: bytes, number: int, prev: str) -> tuple[dict[str, Json] | None, str | None]:

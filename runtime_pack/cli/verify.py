@@ -15,7 +15,12 @@ from runtime_pack.messages import clean_text
 
 __all__ = ("command",)
 
-_CODES: Final = {LogStatus.VERIFIED: 0, LogStatus.TAMPERED: 1, LogStatus.OPEN: 2}
+_CODES: Final = {
+    LogStatus.VERIFIED: 0,
+    LogStatus.CHAINED: 0,
+    LogStatus.TAMPERED: 1,
+    LogStatus.OPEN: 2,
+}
 _FAULTS_SHOWN: Final = 20
 
 
@@ -100,8 +105,8 @@ def _words(found: Verification) -> str:
         case LogStatus.TAMPERED:
             return "TAMPERED WITH"
         case LogStatus.OPEN:
-            return "open or cut (no closing line, and no saved head that reaches the end)"
-        case LogStatus.VERIFIED if found.heads_found:
-            return f"verified, with {found.heads_found} saved head(s)"
+            return "open, cut or added to (no saved head is the last line)"
         case LogStatus.VERIFIED:
-            return "verified, without a saved head (give one with --head: it shows a cut)"
+            return f"verified, with {found.heads_found} saved head(s)"
+        case LogStatus.CHAINED:
+            return "every line follows, but no saved head was at hand (give one with --head)"

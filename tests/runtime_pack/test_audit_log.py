@@ -155,6 +155,16 @@ def test_a_cut_at_any_byte_is_found_against_a_saved_head(tmp_path: Path) -> None
         assert verify_log(cut, [head]).status is LogStatus.TAMPERED
 
 
+def test_lines_that_are_added_to_a_closed_log_are_not_verified(tmp_path: Path) -> None:
+    """The chain has no key: who can write can go on with it, and only a saved head stops him."""
+    head = written(tmp_path / "log")
+    with AuditLog(tmp_path / "log") as forged:
+        forged.append(event(99))
+
+    assert verify_log(tmp_path / "log", [head]).status is LogStatus.OPEN
+    assert verify_log(tmp_path / "log").status is LogStatus.CHAINED
+
+
 def test_a_cut_without_a_saved_head_is_open_not_verified(tmp_path: Path) -> None:
     """Nothing is wrong with what is there, and nothing says that it is all."""
     written(tmp_path / "log")
@@ -209,7 +219,7 @@ def test_a_torn_tail_is_moved_aside_and_recorded(tmp_path: Path) -> None:
             pass
 
         assert (tmp_path / f"log.torn-{number}").read_bytes() == b'{"half":'
-    assert verify_log(path).status is LogStatus.VERIFIED
+    assert verify_log(path).status is LogStatus.CHAINED
     moved = [
         orjson.loads(line)["object"]
         for line in path.read_bytes().splitlines()
@@ -240,7 +250,7 @@ def test_one_writer_per_log(tmp_path: Path) -> None:
         assert b"LogLocked" in child.stderr
     with AuditLog(path):
         pass
-    assert verify_log(path).status is LogStatus.VERIFIED
+    assert verify_log(path).status is LogStatus.CHAINED
 
 
 @pytest.mark.parametrize("target", ["/dev/null", "/dev/full", "folder", "missing/log"])
@@ -280,7 +290,7 @@ def test_what_is_no_json_does_not_enter(tmp_path: Path) -> None:
             log.append(event(value=object()))  # type: ignore[arg-type]
         log.append(event(value="\ud800", other={"\udfff": [None, True]}))
 
-    assert verify_log(tmp_path / "log").status is LogStatus.VERIFIED
+    assert verify_log(tmp_path / "log").status is LogStatus.CHAINED
 
 
 FULL_DISK = """
@@ -360,7 +370,7 @@ def test_no_text_of_models_tools_or_pages_enters_the_log(tmp_path: Path, text: s
         content = path.read_bytes()
 
         assert b"SENTINEL" not in content
-        assert verify_log(path).status is LogStatus.VERIFIED
+        assert verify_log(path).status is LogStatus.CHAINED
         for line in content.splitlines():
             assert not holds_float(orjson.loads(line))
 

@@ -141,7 +141,7 @@ def test_a_denial_is_in_the_log_under_the_id_that_was_answered(tmp_path: Path) -
             "subject"
         ]
         assert ("evil.test", "R4") == (event["object"]["host"], event["decision"]["rule"])
-        assert LogStatus.VERIFIED is verify_log(Path(proxy.ready["log"])).status
+        assert LogStatus.CHAINED is verify_log(Path(proxy.ready["log"])).status
         assert ["denied", "unauthenticated"] == [line["outcome"] for line in access_lines(err)]
         everything = err + Path(proxy.ready["log"]).read_text(encoding="utf-8")
         assert "secret" not in everything
@@ -229,7 +229,7 @@ def test_the_first_signal_drains_and_the_second_ends(
                 assert (0, True) == (code, time.monotonic() - began < 10)
                 [line] = [each for each in access_lines(err) if each["outcome"] == "tunnelled"]
                 assert "stopped" == line["reason"]
-        assert LogStatus.VERIFIED is verify_log(Path(proxy.ready["log"])).status
+        assert LogStatus.CHAINED is verify_log(Path(proxy.ready["log"])).status
 
 
 def _until_refused(proxy: Serving) -> None:
