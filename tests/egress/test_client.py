@@ -72,6 +72,11 @@ async def _fetch(
         return await client.fetch(url, limits=limits)
 
 
+async def _fetch_listed(transport: RecordingTransport) -> Fetched:
+    resolver = ScriptedResolver({"a.test": [_GOOD]})
+    return await _fetch(_policy("a.test"), "http://a.test/", resolver, transport)
+
+
 def test_a_listed_page_is_fetched() -> None:
     """Status, lower-case headers, body and where it came from."""
     resolver = ScriptedResolver({"example.org": [_GOOD]})
@@ -229,14 +234,7 @@ def test_a_redirect_to_no_url_is_a_rejection_without_violation() -> None:
     transport = RecordingTransport([ScriptedAnswer.redirect("file:///etc/passwd")])
 
     with pytest.raises(UrlRejected) as caught:
-        _run(
-            _fetch(
-                _policy("a.test"),
-                "http://a.test/",
-                ScriptedResolver({"a.test": [_GOOD]}),
-                transport,
-            )
-        )
+        _run(_fetch_listed(transport))
 
     assert caught.value.hop == 1
     transport.assert_finished()
@@ -332,37 +330,17 @@ def test_cancelling_passes_through_and_gives_the_response_back() -> None:
     assert closed == [True]
 
 
-def test_a_broken_body_is_an_error_and_is_given_back() -> None:
-    """A body cut by its connection never passes for a page."""
-    error = BodyIncomplete(host="a.test")
+@pytest.mark.parametrize(
+    "error",
+    [BodyIncomplete(host="a.test"), OSError("boom"), TimeoutError(), ConnectionResetError()],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_broken_body_is_an_error_and_is_given_back(error: Exception) -> None:
+    """A body cut by its connection never passes for a page, and its `TimeoutError` for the deadline."""
     transport = RecordingTransport([ScriptedAnswer(chunks=(b"half",), body_error=error)])
 
     with pytest.raises(BodyIncomplete):
-        _run(
-            _fetch(
-                _policy("a.test"),
-                "http://a.test/",
-                ScriptedResolver({"a.test": [_GOOD]}),
-                transport,
-            )
-        )
-    transport.assert_finished()
-
-
-@pytest.mark.parametrize("error", [OSError("boom"), TimeoutError(), ConnectionResetError()])
-def test_an_os_error_of_a_body_is_an_incomplete_body(error: OSError) -> None:
-    """A `TimeoutError` from below is not mistaken for the deadline."""
-    transport = RecordingTransport([ScriptedAnswer(chunks=(b"half",), body_error=error)])
-
-    with pytest.raises(BodyIncomplete):
-        _run(
-            _fetch(
-                _policy("a.test"),
-                "http://a.test/",
-                ScriptedResolver({"a.test": [_GOOD]}),
-                transport,
-            )
-        )
+        _run(_fetch_listed(transport))
     transport.assert_finished()
 
 
@@ -372,14 +350,7 @@ def test_an_os_error_of_a_port_is_a_fetch_error(error: OSError) -> None:
     transport = RecordingTransport([ScriptedAnswer(error=error)])
 
     with pytest.raises(ConnectFailed):
-        _run(
-            _fetch(
-                _policy("a.test"),
-                "http://a.test/",
-                ScriptedResolver({"a.test": [_GOOD]}),
-                transport,
-            )
-        )
+        _run(_fetch_listed(transport))
 
 
 def test_bodies_are_decoded_and_capped() -> None:
@@ -404,11 +375,7 @@ def test_headers_are_always_encodable() -> None:
     """Bytes that are no UTF-8 do not become lone surrogates in a result."""
     transport = RecordingTransport([ScriptedAnswer(headers=(("x-a", "caf\udce9 \u00fc"),))])
 
-    fetched = _run(
-        _fetch(
-            _policy("a.test"), "http://a.test/", ScriptedResolver({"a.test": [_GOOD]}), transport
-        )
-    )
+    fetched = _run(_fetch_listed(transport))
 
     assert fetched.header("x-a") == "caf\ufffd \u00fc"
 

@@ -237,22 +237,12 @@ def test_closing_kills_every_worker_and_fails_pages_under_way() -> None:
     asyncio.run(main())
 
 
-def test_no_interpreter_means_a_failed_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An embedded Python may have no executable to start workers with."""
-    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
-
-    async def main() -> None:
-        async with Extractor(IN_WORKERS) as extractor:
-            with pytest.raises(ExtractionFailed) as caught:
-                await read(extractor)
-            assert FailureReason.WORKER_UNAVAILABLE is caught.value.reason
-
-    asyncio.run(main())
-
-
-def test_a_worker_that_cannot_start_means_a_failed_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frozen host's executable is no interpreter: it ends instead of serving."""
-    monkeypatch.setattr(sys, "executable", "/bin/true")
+@pytest.mark.parametrize("executable", ["/nonexistent/python", "/bin/true"])
+def test_a_worker_that_cannot_start_means_a_failed_page(
+    executable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An embedded Python may have no executable, and a frozen host's ends instead of serving."""
+    monkeypatch.setattr(sys, "executable", executable)
 
     async def main() -> None:
         async with Extractor(IN_WORKERS) as extractor:
