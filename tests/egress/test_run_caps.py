@@ -163,6 +163,19 @@ def test_one_fetch_too_many_is_refused_and_not_queued() -> None:
     _run(main())
 
 
+def test_a_fetch_does_not_stand_in_its_own_way() -> None:
+    """Its redirects belong to the one fetch that is under way."""
+
+    async def main() -> None:
+        meter = RunMeter(RunLimits(max_concurrent=1))
+        script = [ScriptedAnswer.redirect("/b"), ScriptedAnswer()]
+        async with _client(*script, meter=meter) as client:
+            assert 200 == (await client.fetch(_URL)).status
+        assert 0 == meter.running
+
+    _run(main())
+
+
 def test_a_meter_outlives_its_client() -> None:
     """A run whose connections were closed meanwhile does not start again from nothing."""
 
