@@ -57,7 +57,8 @@ def test_the_strongest_boundary_that_the_kernel_gives(
     changes: dict[str, object], boundary: Boundary | None
 ) -> None:
     """Namespaces, else Landlock with its filter, else nothing."""
-    facts = attrs.evolve(FULL, **changes)  # type: ignore[arg-type]  # a table of fields
+    # A table of fields, each of its own type.
+    facts = attrs.evolve(FULL, **changes)  # type: ignore[arg-type]
 
     assert boundary is choose_boundary(facts)
 

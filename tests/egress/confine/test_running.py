@@ -129,6 +129,22 @@ def test_files_work_as_before(person: Any, boundary: Boundary) -> None:
     assert (0, b"z\n") == (process.returncode, out)
 
 
+def test_the_process_list_is_the_namespaces_own(person: Any, facts: KernelFacts) -> None:
+    """The command sees itself, process 1, and what it starts."""
+    _skip_without(Boundary.NAMESPACE, facts)
+    folder = person.new_folder()
+    code, found = person.run(
+        ["sh", "-c", f"ls /proc | grep '^[0-9]' > {folder}/seen"], boundary=Boundary.NAMESPACE
+    )
+    if any("/proc still shows" in limit for limit in found["confined"]["limits"]):
+        pytest.skip("this /proc cannot be mounted anew, and the limits say so")
+    seen = {int(line) for line in (folder / "seen").read_text().split()}
+
+    assert code == 0
+    assert {1, 2} <= seen
+    assert max(seen) < 10
+
+
 def test_the_environment_is_ours_but_for_the_proxy(person: Any, boundary: Boundary) -> None:
     """Variables of a proxy are replaced; exceptions from it are gone."""
     folder = person.new_folder()
