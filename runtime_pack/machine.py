@@ -134,11 +134,11 @@ class IngestedCall:
     cut: bool = False
 
 
-def ingest(turn: Turn, *, number: int, taken: set[str], cut: bool) -> tuple[IngestedCall, ...]:
+def ingest(turn: Turn, *, number: int, taken: dict[str, int], cut: bool) -> tuple[IngestedCall, ...]:
     """Give every call of a response a unique id, a step and parsed arguments.
 
-    A provider id that the run has already seen gets the suffix `-2`, `-3`, …; *taken* is
-    extended. Arguments that are not a JSON object become `{}` in the history, and the call is
+    A provider id that the run has already seen gets the suffix `-2`, `-3`, …; *taken* holds each
+    id with the last suffix that was tried for it, and is extended. Arguments that are not a JSON object become `{}` in the history, and the call is
     faulted. When the response was cut, every call of it is faulted: what is missing cannot be seen.
     """
     return tuple(
@@ -147,7 +147,7 @@ def ingest(turn: Turn, *, number: int, taken: set[str], cut: bool) -> tuple[Inge
     )
 
 
-def ingest_call(call: ToolCall, *, step: str, taken: set[str], cut: bool = False) -> IngestedCall:
+def ingest_call(call: ToolCall, *, step: str, taken: dict[str, int], cut: bool = False) -> IngestedCall:
     """One call of a response, or of a direct caller, with its identity; see `ingest`."""
     arguments, fault = _parse_arguments(call.arguments)
     if cut:
@@ -169,12 +169,15 @@ def ingest_call(call: ToolCall, *, step: str, taken: set[str], cut: bool = False
     )
 
 
-def _unique_id(wanted: str, taken: set[str]) -> str:
-    unique, number = wanted, 1
+def _unique_id(wanted: str, taken: dict[str, int]) -> str:
+    """The id, or the id with the next free suffix; what was tried once is not tried again."""
+    unique, number = wanted, taken.get(wanted, 1)
     while unique in taken:
         number += 1
         unique = f"{wanted}-{number}"
-    taken.add(unique)
+    taken[unique] = 1
+    if number > 1:
+        taken[wanted] = number
     return unique
 
 

@@ -174,7 +174,7 @@ class GuardedRuntime:
             text = "More calls were refused than this task allows."
             return refusal(CallCode.BUDGET_EXHAUSTED, text, details={"budget": "refused"})
         asked = ToolCall(id=context.call_id or "direct", name=name, arguments=arguments)
-        call = ingest_call(asked, step=run.next_direct_step(), taken=set())
+        call = ingest_call(asked, step=run.next_direct_step(), taken={})
         spec = self.tool_spec(call.call.name)
         offered = {} if spec is None else {spec.name: spec}
         try:

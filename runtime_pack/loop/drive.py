@@ -78,6 +78,8 @@ WRAP_UP_NOTICE: Final = (
     "The budget for tool calls or turns is used up. Answer now from what you have; "
     "no tools are available."
 )
+# After so many calls of a response, whatever else wants to run gets its turn.
+_JUDGED_AT_ONCE: Final = 32
 _EXPIRED: Final = "expired"
 _WITHDRAWN: Final = "withdrawn"
 
@@ -230,7 +232,7 @@ class Drive:
         self.keeper.adopt(saved, head, held)
         self.state, self.outcome = restored_state(head, held.results)
         for slot in _slots(self.state):
-            self.keeper.taken.add(slot.call.id)
+            self.keeper.taken.setdefault(slot.call.id, 1)
         for slot in _open_slots(self.state):
             self.guarded.hold_again(slot.step, slot.call, ready=slot.status is SlotStatus.ADMITTED)
 
@@ -356,7 +358,12 @@ class Drive:
 
     async def _classify(self, calls: tuple[IngestedCall, ...]) -> MachineEvent:
         admit, offered, context = self.guarded.admit, self.offered, self.context
-        admissions: list[Admission] = [await admit(call, offered, context) for call in calls]
+        admissions: list[Admission] = []
+        for number, call in enumerate(calls, start=1):
+            admissions.append(await admit(call, offered, context))
+            if not number % _JUDGED_AT_ONCE:
+                # Nothing above needs to wait: without this, nobody could stop a large batch.
+                await asyncio.sleep(0)
         return Classified(admissions=tuple(admissions), misbehaving=self.run.over_refused())
 
     async def _readmit(self, slots: tuple[Slot, ...]) -> MachineEvent:

@@ -100,7 +100,7 @@ class Keeper:
         self.store = store
         self.given = given
         self.messages: list[Message] = []
-        self.taken: set[str] = set()
+        self.taken: dict[str, int] = {}
         self.results: dict[str, ToolMessage] = {}
         self.begun: dict[str, int] = {}
         self.resolved: dict[str, str] = {}
@@ -158,7 +158,8 @@ class Keeper:
 
     def _take(self, message: Message) -> None:
         if isinstance(message, AssistantMessage):
-            self.taken.update(call.id for call in message.calls)
+            for call in message.calls:
+                self.taken.setdefault(call.id, 1)
 
     def commit(self, messages: Sequence[Message]) -> None:
         """Add a whole batch to the history; no call is in hand any more."""

@@ -442,6 +442,33 @@ def test_a_tool_that_outlives_its_limit_cannot_make_the_run_go_on() -> None:
     asyncio.run(scenario())
 
 
+def test_a_large_batch_that_is_being_judged_leaves_room_for_others() -> None:
+    """Judging a response gives the event loop its turn, so that the run can be cancelled."""
+
+    async def scenario() -> None:
+        stage = Rehearsal(shelf=ToolShelf().add("t:echo"), contract=TaskContract(max_steps=500))
+        stage.prepare([calls(*((f"c{n}", "t:echo", "{}") for n in range(200)))])
+        turns = 0
+
+        async def bystander() -> None:
+            nonlocal turns
+            while not stage.run.is_interrupted():
+                await asyncio.sleep(0)
+                turns += 1
+                if len(stage.run.held) >= 64:
+                    stage.run.cancel("enough")
+
+        watching = asyncio.create_task(bystander())
+        result = await stage.start()
+        await watching
+
+        assert isinstance(result, Cancelled)
+        assert stage.shelf.ran["t:echo"] == 0
+        assert turns < 200
+
+    asyncio.run(scenario())
+
+
 # ── what a tool may throw or give ───────────────────────────────────────────────────────────────
 
 

@@ -106,7 +106,7 @@ def again(draw: st.DrawFn, step: str, call: ToolCall) -> Admission:
     return admissions(draw, IngestedCall(step=step, call=call, arguments=arguments, raw=None))
 
 
-def answers(draw: st.DrawFn, command: Command, number: int, taken: set[str]) -> Event:
+def answers(draw: st.DrawFn, command: Command, number: int, taken: dict[str, int]) -> Event:
     """Any event that fits the command."""
     if draw(st.integers(0, 11)) == 0:
         return Interrupted(
@@ -171,7 +171,7 @@ def test_any_sequence_of_fitting_events_is_taken(data: st.DataObject, rule: Rule
     """No raise, a whole history after each step, one waiting command last, and JSON round trips."""
     # The same callable.
     draw: st.DrawFn = data.draw  # type: ignore[assignment]
-    step, history, taken = begin(), list[Message](), set[str]()
+    step, history, taken = begin(), list[Message](), dict[str, int]()
     results: dict[str, ToolMessage] = {}
     for number in range(1, 30):
         assert step.commands
@@ -216,7 +216,7 @@ def test_a_closed_batch_says_which_calls_had_begun() -> None:
     """A begun call without a result may have run; one that had not begun did not."""
     rule = Rules(max_consecutive_refused=3, wrap_up=True)
     turn = calls(("a", "t", "{}"), ("b", "t", "{}"), ("c", "t", "{}"))
-    asked = ingest(turn, number=1, taken=set(), cut=False)
+    asked = ingest(turn, number=1, taken={}, cut=False)
     thinking = advance(rule, begin().state, TurnTaken(turn=turn, calls=asked, cut=False))
     words = (Admitted(), Admitted(), Pending(request=request(asked[2])))
     running = advance(rule, thinking.state, Classified(admissions=words))
@@ -237,7 +237,7 @@ def test_time_ends_the_run_without_a_wrap_up() -> None:
     """Steps that ran out allow one more answer, time that ran out does not; time is named first."""
     rule = Rules(max_consecutive_refused=3, wrap_up=True)
     turn = calls(("a", "t", "{}"), ("b", "t", "{}"))
-    asked = ingest(turn, number=1, taken=set(), cut=False)
+    asked = ingest(turn, number=1, taken={}, cut=False)
     thinking = advance(rule, begin().state, TurnTaken(turn=turn, calls=asked, cut=False))
 
     def after(*shorts: Shortfall) -> Step:
@@ -255,7 +255,7 @@ def test_waiting_with_nobody_there_stays_as_it_is() -> None:
     """No decision leaves the state untouched, so it can be asked again."""
     rule = Rules(max_consecutive_refused=3, wrap_up=True)
     turn = calls(("a", "t", "{}"))
-    asked = ingest(turn, number=1, taken=set(), cut=False)
+    asked = ingest(turn, number=1, taken={}, cut=False)
     thinking = advance(rule, begin().state, TurnTaken(turn=turn, calls=asked, cut=False))
     waiting = advance(
         rule, thinking.state, Classified(admissions=(Pending(request=request(asked[0])),))
@@ -288,7 +288,7 @@ MALFORMED = {
 @pytest.mark.parametrize("raw", MALFORMED.values(), ids=MALFORMED.keys())
 def test_arguments_that_cannot_be_read_or_kept_are_a_fault(raw: str) -> None:
     """The history gets an empty object, the fault says INVALID_JSON."""
-    call = ingest_call(ToolCall(id="a", name="t", arguments=raw), step="s", taken=set())
+    call = ingest_call(ToolCall(id="a", name="t", arguments=raw), step="s", taken={})
 
     assert call.fault is not None
     assert call.fault.code == "INVALID_JSON"
@@ -300,7 +300,7 @@ def test_arguments_may_be_nested_as_deep_as_can_be_kept() -> None:
     deep = '{"x":' + "[" * 63 + "]" * 63 + "}"
     wide = '{"x":[' + ",".join(["[]"] * 200) + "]}"
     for raw in (deep, wide, orjson.loads(deep), orjson.loads(wide)):
-        call = ingest_call(ToolCall(id="a", name="t", arguments=raw), step="s", taken=set())
+        call = ingest_call(ToolCall(id="a", name="t", arguments=raw), step="s", taken={})
 
         assert call.fault is None
         assert orjson.dumps({"a": {"b": [{"c": call.arguments}]}})
@@ -313,7 +313,7 @@ def test_an_object_that_is_not_json_is_a_fault(raw: dict[str, object]) -> None:
         # The fault at hand.
         ToolCall(id="a", name="t", arguments=raw),  # type: ignore[arg-type]
         step="s",
-        taken=set(),
+        taken={},
     )
 
     assert call.fault is not None
@@ -322,7 +322,7 @@ def test_an_object_that_is_not_json_is_a_fault(raw: dict[str, object]) -> None:
 @given(st.lists(st.sampled_from(["", "a", "a-2", "b", "\ud800"]), max_size=12))
 def test_ids_are_unique_and_an_id_seen_first_is_kept(ids: list[str]) -> None:
     """Whatever a provider repeats, every call of the run has an id of its own."""
-    taken: set[str] = set()
+    taken: dict[str, int] = {}
     given_ids = [
         ingest_call(ToolCall(id=i, name="t", arguments="{}"), step="s", taken=taken).call.id
         for i in ids
@@ -332,9 +332,34 @@ def test_ids_are_unique_and_an_id_seen_first_is_kept(ids: list[str]) -> None:
     assert all(one.encode() is not None for one in given_ids)
 
 
+def test_many_calls_of_one_id_are_told_apart_without_trying_every_suffix_again() -> None:
+    """The work grows with the number of calls, also over several responses and after a restart."""
+
+    class Counted(dict[str, int]):
+        asked = 0
+
+        def __contains__(self, key: object) -> bool:
+            self.asked += 1
+            return super().__contains__(key)
+
+    taken = Counted()
+    for number in (1, 2):
+        turn = Turn(
+            status=TurnStatus.TOOL_REQUEST,
+            calls=[ToolCall(id="a", name="t", arguments="{}")] * 1000,
+        )
+        ids = [call.call.id for call in ingest(turn, number=number, taken=taken, cut=False)]
+    again = Counted(dict.fromkeys(taken, 1))
+    ingest(turn, number=3, taken=again, cut=False)
+
+    assert ids[-1] == "a-2000"
+    assert taken.asked < 4 * 2000
+    assert again.asked < 2000 + 4 * 1000
+
+
 @given(st.text(), st.text(), st.text())
 def test_ingest_is_total(id_: str, name: str, raw: str) -> None:
     """Any text becomes a call that can be stored."""
-    call = ingest_call(ToolCall(id=id_, name=name, arguments=raw), step="s", taken=set())
+    call = ingest_call(ToolCall(id=id_, name=name, arguments=raw), step="s", taken={})
 
     assert orjson.dumps([call.call.id, call.call.name, call.call.arguments])
