@@ -13,7 +13,7 @@ from rich.text import Text
 
 from runtime_pack.catalog import TURN_TOOL
 from runtime_pack.cli._text import plain
-from runtime_pack.ledger import STEPS, TURNS, UNLIMITED, LedgerView
+from runtime_pack.ledger import STEPS, TURNS, UNLIMITED, WRAP_UP, LedgerView
 from runtime_pack.loop import LoopResult
 from runtime_pack.messages import Json
 from runtime_pack.records import StepRecord
@@ -112,6 +112,9 @@ def budget_rows(view: LedgerView) -> tuple[tuple[str, str, str, str], ...]:
         )
         for name in (TURNS, STEPS, *sorted(n for n in view.limits.counts if n.startswith("tool:")))
     ]
+    if view.used.get(WRAP_UP, 0):
+        # The last turn, without tools, that a used-up budget leaves.
+        rows.append(("wrap-up turn", "1", "1", "0"))
     limit, used = view.limits.seconds, view.active_seconds
     left = UNLIMITED if limit == UNLIMITED else f"{max(0.0, limit - used):.1f}"
     rows.append(("seconds", str(limit), f"{used:.1f}", left))

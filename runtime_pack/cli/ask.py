@@ -28,8 +28,8 @@ from runtime_pack.cli._runs import EXIT_CODES, Driven, drive
 from runtime_pack.cli._show import result_json, show_answer, show_budgets, show_steps
 from runtime_pack.cli._state import StateFolder, open_state, state_option
 from runtime_pack.cli._text import exit_codes, note, say, say_json
-from runtime_pack.errors import ContractError, StateRefused
-from runtime_pack.events import Event
+from runtime_pack.errors import ContractError, StateRefused, StopCode
+from runtime_pack.events import Event, EventType
 from runtime_pack.guard import GuardedRuntime, create_agent_task_run
 from runtime_pack.loop import LoopResult, TurnInput
 from runtime_pack.machine import OutcomeKind
@@ -94,11 +94,11 @@ class _Spec:
 
 _EXIT: Final = exit_codes(
     {
-        0: "answered",
+        0: "the run is completed; the answer may be that nothing was found",
         1: "failed",
         2: "wrong usage",
         3: "a call waits for a person",
-        4: "suspended by a budget",
+        4: "a budget is used up; what was answered stands",
         130: "interrupted; the run can be taken up again",
     }
 )
@@ -201,8 +201,12 @@ def command(
 def _refuse_contradictions(
     question: str | None, corpus: Path | None, provider: str | None, resume: str | None
 ) -> None:
-    if (question is None) == (resume is None):
+    if question is not None and resume is not None:
+        raise click.UsageError("give a QUESTION or --resume RUN, not both")
+    if question is None and resume is None:
         raise click.UsageError("give a QUESTION, or --resume RUN")
+    if question is not None and not question.strip():
+        raise click.UsageError("the QUESTION is empty")
     if corpus is not None and provider is not None:
         raise click.UsageError("--corpus and --provider exclude each other")
     source = click.get_current_context().get_parameter_source
@@ -270,12 +274,17 @@ def _noted(run_id: str, body: bytes) -> bytes:
     return b"asked:" + run_id.encode() + b"\n" + body
 
 
-class _Silent:
-    """The host's end for security events: the log has them, the table shows the refusals."""
+class _Told:
+    """The host's end for security events: each denial is told to the person, with what to add."""
 
     async def emit(self, event: Event) -> None:
-        """Nothing more to do."""
-        del event
+        """Say what was refused, by which rule, and the entry that would admit it."""
+        if event.type is not EventType.SANDBOX_VIOLATION or event.decision is None:
+            return
+        host, rule = event.object["host"], event.decision["rule"]
+        entry = event.object["nearest_entry"]
+        advice = f"; to allow it: --allow {entry}" if entry else ""
+        note(f"{event.type}: {host} refused by {rule} ({event.decision['reason_code']}){advice}")
 
 
 @attrs.frozen(kw_only=True)
@@ -318,7 +327,7 @@ class _Asked:
                 _save_spec(self.state, run.id, attrs.evolve(self.spec, port=port))
             base = create_agent_runtime(model=ExtractiveModel())
             runtime = create_web_tool_runtime(
-                run.guard_runtime(base), provider=provider, allowlist=allow, emitter=_Silent()
+                run.guard_runtime(base), provider=provider, allowlist=allow, emitter=_Told()
             )
             # The composition above puts the web tools inside the guard.
             if not isinstance(runtime, GuardedRuntime):
@@ -374,7 +383,7 @@ class _Asked:
             say(f"{result.kind}: {result.stop.message}")
         for request in result.requests:
             say(f"waiting for a person: {request.tool} {request.arguments.get('url', '')}")
-        if result.state is not None:
+        if result.state is not None and not _is_spent(result):
             say(self._advice(result))
         say(f"log {audit.path}")
         say(f"head {audit.head}")
@@ -387,6 +396,11 @@ class _Asked:
         if self.given_state_dir is not None:
             words += ["--state-dir", str(self.given_state_dir)]
         return f"take it up with: {shlex.join(words)}"
+
+
+def _is_spent(result: LoopResult) -> bool:
+    """Whether a budget of the run is used up: it stays so, and there is nothing to take up."""
+    return result.stop is not None and result.stop.code == StopCode.BUDGET_EXHAUSTED
 
 
 def _load_provider(name: str) -> WebSearchProvider:

@@ -35,7 +35,7 @@ from runtime_pack.cli._show import (
 )
 from runtime_pack.cli._state import StateFolder, open_state, state_option
 from runtime_pack.cli._text import exit_codes, plain, say_json
-from runtime_pack.errors import ContractError
+from runtime_pack.errors import CallCode, ContractError
 from runtime_pack.events import Event, EventType
 from runtime_pack.guard import GuardedRuntime, create_agent_task_run
 from runtime_pack.loop import LoopResult, TurnInput
@@ -320,6 +320,8 @@ class _Stage:
         )
         self.show.steps(result)
         self.show.checks("approval", checks)
+        if any(record.code == CallCode.DENIED_BY_PERSON for record in result.steps):
+            self.show.line("you said no, and the call did not run: say yes to see it run")
         return _Part(result=result, checks=checks)
 
     def _show_suspended(self, requests: Sequence[ApprovalRequest]) -> None:

@@ -128,6 +128,8 @@ USAGE: list[tuple[list[str], str]] = [
     (["ask", "q", "--allow", "*"], "'*'"),
     (["ask", "q", "--corpus", "/no/such/folder"], "/no/such/folder"),
     (["ask", "q", "--corpus", ".", "--provider", "a:b"], "exclude each other"),
+    (["ask", " "], "the QUESTION is empty"),
+    (["ask", "q", "--resume", "run-1"], "not both"),
     (["ask", "q", "--provider", "no_such_module:make"], "no_such_module"),
     (["ask", "q", "--provider", "json"], "json"),
     (["ask", "q", "--provider", "json:dumps"], "json:dumps"),
@@ -386,6 +388,35 @@ def test_a_budget_that_runs_out_is_exit_code_4(
 
 
 @pytest.mark.loopback
+def test_a_spent_run_is_not_offered_again(here: Here, tmp_path: Path) -> None:
+    """A used-up budget stays used up: nothing says that the run could go on, and the wrap-up shows."""
+    done = here("ask", "What is a lambda?", "--max-turns", "2", state=tmp_path)
+
+    assert done.code == 4
+    assert "take it up" not in done.out
+    assert re.search(r"wrap-up turn\W+1\W+1\W+0", done.out)
+
+
+@pytest.mark.loopback
+def test_a_denied_host_is_told_with_the_entry_to_add(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The person sees which host was refused, by which rule, and what would admit it."""
+    (tmp_path / "one_hit.py").write_text(
+        "from web_tools.search import SearchHit, create_fixture_web_search_provider\n"
+        "def make():\n"
+        "    hit = SearchHit(title='t', url='https://docs.example.org/x', snippet='s')\n"
+        "    return create_fixture_web_search_provider([hit])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "one_hit", raising=False)
+    done = here("ask", "x", "--provider", "one_hit:make", state=tmp_path / "state")
+
+    assert "sandbox:violation: docs.example.org refused by R4" in done.err
+    assert "--allow docs.example.org" in done.err
+
+
+@pytest.mark.loopback
 def test_denied_reads_are_told(here: Here, tmp_path: Path) -> None:
     """With --approve deny no page is read, and the answer says so."""
     done = here("ask", "What is a lambda?", "--approve", "deny", "--json", state=tmp_path)
@@ -560,7 +591,7 @@ def test_verify_says_what_it_was_held_against(
     assert keys == set(kept.json)
     assert told["audit"]["head"] == kept.json["head"]
     assert alone.code == 0
-    assert "without a saved head" in alone.out
+    assert "no saved head was at hand" in alone.out
 
 
 @pytest.mark.loopback
