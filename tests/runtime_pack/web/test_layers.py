@@ -117,6 +117,8 @@ def test_a_read_needs_an_entry_in_every_list(order: str) -> None:
 
     assert [None, "WEB_EGRESS_DENIED", "WEB_EGRESS_DENIED"] == codes(result)
     assert ["a.test"] == [target.host for target in bench.fetch.requests]
+    # Refused before a step is taken, as by the run's own list.
+    assert 1 == result.ledger.used["steps"]
     assert [["task"], ["workspace", "task"]] == [
         event.object["layers"] for event in bench.violations
     ]
