@@ -72,7 +72,7 @@ class ToolOutput:
     """What a tool gives back.
 
     `data` is for the host (plain values), `text` is what the model sees. `framed` says that
-    `text` already stands inside a fence. `label` is set by the runtime that ran the tool,
+    `text` already stands inside a fence; it is believed of a `FramingRuntime` alone. `label` is set by the runtime that ran the tool,
     never taken from a result's body; the default is the least trusted.
     """
 
@@ -111,6 +111,20 @@ def _plain_object(value: Mapping[str, Json]) -> Mapping[str, Json]:
     return plain
 
 
+def _trust(word: Integrity | str) -> Integrity:
+    try:
+        return Integrity(word)
+    except ValueError as error:
+        raise ContractError("output_trust", str(error)) from error
+
+
+def _effects(word: Effects | str) -> Effects:
+    try:
+        return Effects(word)
+    except ValueError as error:
+        raise ContractError("effects", str(error)) from error
+
+
 @attrs.frozen(kw_only=True)
 class ToolSpec:
     """One tool as it is offered to the model.
@@ -125,15 +139,15 @@ class ToolSpec:
         floor_label: the best label that an output of this tool can have.
 
     Raises:
-        ContractError: the name or the schema cannot be enforced.
+        ContractError: the name or the schema cannot be enforced, or a word is not of its enum.
     """
 
     name: str
     description: str
     parameters: Mapping[str, Json] = attrs.field(converter=_plain_object)
-    output_trust: Integrity = Integrity.EXTERNAL
+    output_trust: Integrity = attrs.field(default=Integrity.EXTERNAL, converter=_trust)
     timeout_seconds: float = 60.0
-    effects: Effects = Effects.ONCE
+    effects: Effects = attrs.field(default=Effects.ONCE, converter=_effects)
     invalid_code: str = CallCode.INVALID_ARGUMENTS
     check: Check = attrs.field(init=False, repr=False, eq=False)
     sha256: str = attrs.field(init=False, repr=False, eq=False)

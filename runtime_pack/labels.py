@@ -39,12 +39,28 @@ _CONFIDENTIALITY_RANK: Final = {
 }
 
 
+def _integrity(word: Integrity | str) -> Integrity:
+    return word if type(word) is Integrity else Integrity(word)
+
+
+def _confidentiality(word: Confidentiality | str) -> Confidentiality:
+    return word if type(word) is Confidentiality else Confidentiality(word)
+
+
 @attrs.frozen(kw_only=True)
 class Label:
-    """Trust and privacy of one text. The default is the least trusted: unlabelled is external."""
+    """Trust and privacy of one text. The default is the least trusted: unlabelled is external.
 
-    integrity: Integrity = Integrity.EXTERNAL
-    confidentiality: Confidentiality = Confidentiality.WORKSPACE
+    A word becomes the member of its enum, so that what is equal is also identical.
+
+    Raises:
+        ValueError: a word is not one of the enums.
+    """
+
+    integrity: Integrity = attrs.field(default=Integrity.EXTERNAL, converter=_integrity)
+    confidentiality: Confidentiality = attrs.field(
+        default=Confidentiality.WORKSPACE, converter=_confidentiality
+    )
 
     def to_json(self) -> dict[str, str]:
         """The label as it stands in events and saved runs."""

@@ -22,6 +22,7 @@ __all__ = (
     "Emitter",
     "ExecutionContext",
     "Frame",
+    "FramingRuntime",
     "ListedRuntime",
     "Model",
     "PreflightRuntime",
@@ -104,6 +105,18 @@ class ListedRuntime(Protocol):
 
     def check_allowlists(self, allowlists: tuple[tuple[str, tuple[str, ...]], ...]) -> None:
         """Read the lists of the contract. Raising keeps the run from starting."""
+        ...
+
+
+@runtime_checkable
+class FramingRuntime(Protocol):
+    """A runtime that puts the fences around texts from outside itself.
+
+    Of every other runtime, `framed` in an output is a claim of the tool, and is not believed.
+    """
+
+    def frames(self, name: str) -> bool:
+        """Whether `framed` in an output of this tool is the runtime's own word, not the tool's."""
         ...
 
 

@@ -45,6 +45,7 @@ from runtime_pack.messages import Json
 from runtime_pack.ports import (
     Emitter,
     ExecutionContext,
+    FramingRuntime,
     ListedRuntime,
     PreflightRuntime,
     ReleasableRuntime,
@@ -181,6 +182,10 @@ def fence_frame(text: str, *, source: str, burned: set[str]) -> str:
     """The fence as the `Frame` port of a task run: for outputs of host tools from outside."""
     meta = FenceMeta(kind=FenceKind.PAGE, source=source, retrieved_at=None)
     return fence(text, meta=meta, nonces=NonceBook(burned=burned)).text
+
+
+def _frames(runtime: ToolRuntime, name: str) -> bool:
+    return isinstance(runtime, FramingRuntime) and runtime.frames(name)
 
 
 @attrs.frozen(kw_only=True)
@@ -334,10 +339,19 @@ class _WebToolRuntime:
 
     def _framed(self, name: str, output: ToolOutput, context: ExecutionContext) -> ToolOutput:
         """What a host tool brings from outside is fenced like a page."""
-        if name == TURN_TOOL or output.framed or not self._is_external(name, output):
+        if name == TURN_TOOL or not isinstance(output, ToolOutput):
             return output
+        if output.framed and _frames(self._base, name):
+            return output
+        if not self._is_external(name, output):
+            # Whatever the tool claims: nobody put a fence around this.
+            return attrs.evolve(output, framed=False) if output.framed else output
         text = fence_frame(output.text, source=f"tool:{name}", burned=context.burned)
         return attrs.evolve(output, text=text, framed=True)
+
+    def frames(self, name: str) -> bool:
+        """Every text from outside is fenced here, those of the runtime below included."""
+        return name != TURN_TOOL
 
     def _is_external(self, name: str, output: ToolOutput) -> bool:
         """By the output's label or the tool's registration, whichever trusts less."""

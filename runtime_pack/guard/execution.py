@@ -17,7 +17,7 @@ from runtime_pack.labels import Integrity, Label, join
 from runtime_pack.ledger import Shortfall
 from runtime_pack.machine import refusal
 from runtime_pack.messages import ToolCall, clean_text
-from runtime_pack.ports import ExecutionContext, ToolRuntime
+from runtime_pack.ports import ExecutionContext, FramingRuntime, ToolRuntime
 from runtime_pack.records import StepRecord, Subject, step_finished, step_started
 
 __all__ = (
@@ -70,11 +70,13 @@ def call_context(
 class Execution:
     """Runs held steps through the inner runtime."""
 
-    __slots__ = ("_inner", "_run")
+    __slots__ = ("_framing", "_inner", "_run")
 
     def __init__(self, run: TaskRun, inner: ToolRuntime) -> None:
         self._run = run
         self._inner = inner
+        # Asked once: a structural check of a protocol is slow.
+        self._framing = inner if isinstance(inner, FramingRuntime) else None
 
     async def run(
         self,
@@ -183,13 +185,18 @@ class Execution:
     def _labelled(self, output: ToolOutput, spec: ToolSpec) -> ToolOutput:
         """The output with a label no better than its tool's, fenced if it comes from outside."""
         run = self._run
-        label, text, framed = join(output.label, spec.floor_label), output.text, output.framed
+        label, text = join(output.label, spec.floor_label), output.text
+        framed = output.framed and self._frames(spec.name)
         if not framed and run.frame is not None and label.integrity is Integrity.EXTERNAL:
             text = clean_text(run.frame(text, source=f"tool:{spec.name}", burned=run.burned))
             framed = True
-        if label is output.label and framed is output.framed:
+        if label is output.label and text is output.text and framed is output.framed:
             return output
         return attrs.evolve(output, label=label, text=text, framed=framed)
+
+    def _frames(self, name: str) -> bool:
+        """Whether the runtime, and not the tool, says that a text stands in a fence."""
+        return self._framing is not None and self._framing.frames(name) is True
 
 
 def checked_output(output: object) -> ToolOutput:

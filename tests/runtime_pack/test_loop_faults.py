@@ -670,7 +670,7 @@ def test_event_keys_are_unique_in_a_run_and_its_resumes(tmp_path: Path) -> None:
 
         assert len(keys) == len(set(keys))
         assert {"t1c1", "t1c1:finished", "t1c1#2", "t1c1#2:finished"} <= set(keys)
-        assert verify_log(tmp_path / "log.jsonl").status == "verified"
+        assert verify_log(tmp_path / "log.jsonl").status == "chained"
 
     asyncio.run(scenario())
 

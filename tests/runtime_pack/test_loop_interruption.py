@@ -28,6 +28,7 @@ from runtime_pack import (
     verify_log,
 )
 from runtime_pack.catalog import Effects
+from runtime_pack.labels import Integrity, Label
 from runtime_pack.loop import LoopResult, TurnInput
 from runtime_pack.messages import Json, ToolMessage, UserMessage
 from runtime_pack.testing import (
@@ -313,7 +314,7 @@ def test_outside_cancellation_is_recorded_and_raised(tmp_path: Path, swallows: b
         assert told(result) == ["OUTCOME_UNKNOWN"]
         assert stage.audit is not None
         stage.audit.close()
-        assert verify_log(path).status == "verified"
+        assert verify_log(path).status == "chained"
 
     asyncio.run(scenario())
 
@@ -557,7 +558,7 @@ def test_lone_surrogates_break_neither_log_nor_state(tmp_path: Path, text: str) 
             saved = await stage.store.load(result.run_id) if stage.store else None
             assert saved is not None
             assert all(row.decode() for row in saved.rows)
-        assert verify_log(tmp_path / "log.jsonl").status == "verified"
+        assert verify_log(tmp_path / "log.jsonl").status == "chained"
 
     asyncio.run(scenario())
 
@@ -592,9 +593,31 @@ def test_a_frame_is_put_around_what_comes_from_outside() -> None:
     assert stage.run.burned == {"nonce"}
 
 
+@pytest.mark.parametrize("integrity", list(Integrity))
+@pytest.mark.parametrize("as_enum", [True, False], ids=["member", "plain word"])
+def test_what_a_tool_says_of_its_own_fence_is_not_believed(
+    integrity: Integrity, as_enum: bool
+) -> None:
+    """`framed`, or a label written as a plain word, does not get a text past the frame."""
+
+    def frame(text: str, *, source: str, burned: set[str]) -> str:
+        return f"[{source}|{text}]"
+
+    label = Label(integrity=integrity if as_enum else any_word(str(integrity)))
+    claimed = ToolOutput(ok=True, text="page", label=label, framed=True)
+    stage = Rehearsal(shelf=ToolShelf().add("t:long", claimed), frame=frame)
+
+    result = asyncio.run(stage.play(ONE, reply()))
+
+    assert isinstance(result.messages[2], ToolMessage)
+    assert result.messages[2].text == "[tool:t:long|page]"
+    assert result.messages[2].label.integrity is Integrity.EXTERNAL
+
+
 # ── a model that answers outside its contract ───────────────────────────────────────────────────
 
 
+any_word: Any = str
 any_turn: Any = Turn
 any_calls: Any = calls
 BAD_TURNS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import attrs
 import orjson
@@ -30,10 +31,17 @@ from runtime_pack import (
     parse_decision,
 )
 from runtime_pack.approvals import DecisionRefused, digest_arguments
-from runtime_pack.catalog import index_catalog
+from runtime_pack.catalog import Effects, index_catalog
 from runtime_pack.errors import RuntimePackError
 from runtime_pack.events import EVENT_ROWS, EventCode
-from runtime_pack.labels import CLEAN, Confidentiality, Integrity, join, parse_label
+from runtime_pack.labels import (
+    CLEAN,
+    UNLABELLED,
+    Confidentiality,
+    Integrity,
+    join,
+    parse_label,
+)
 from runtime_pack.ledger import UNLIMITED
 from runtime_pack.messages import (
     Json,
@@ -426,3 +434,29 @@ def test_records_cannot_be_changed() -> None:
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         # The fault at hand.
         Label().integrity = Integrity.USER  # type: ignore[misc]
+
+
+def test_a_label_written_in_words_is_the_label_of_the_enum() -> None:
+    """What is equal is identical, and a word that is none is refused."""
+    word: Any = str
+    plain = Label(integrity=word("external"), confidentiality=word("secret"))
+
+    assert plain.integrity is Integrity.EXTERNAL
+    assert plain.confidentiality is Confidentiality.SECRET
+    with pytest.raises(ValueError, match="trusted"):
+        Label(integrity=word("trusted"))
+
+
+def test_the_words_of_a_tool_are_those_of_their_enums() -> None:
+    """A plain word has the same effect as the member; one that is none is named."""
+    word: Any = str
+    fields: dict[str, Any] = {"name": "t", "description": "", "parameters": {"type": "object"}}
+
+    spec = ToolSpec(output_trust=word("external"), effects=word("once"), **fields)
+
+    assert spec.floor_label == UNLABELLED
+    assert spec.effects is Effects.ONCE
+    with pytest.raises(ContractError, match="output_trust"):
+        ToolSpec(output_trust=word("high"), **fields)
+    with pytest.raises(ContractError, match="effects"):
+        ToolSpec(effects=word("none"), **fields)
