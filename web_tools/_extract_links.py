@@ -3,6 +3,8 @@
 import re
 from urllib.parse import urljoin, urlsplit
 
+import attrs
+
 from web_tools._extract_dom import Document, Element, Text
 
 _WEB = ("http://", "https://")
@@ -10,6 +12,17 @@ _KEPT_SCHEMES = (*_WEB, "mailto:", "tel:")
 _URL_CHARS = 2048
 _MAX_REFRESH_SECONDS = 10.0
 """A later refresh shows the page again or leaves it after it was read."""
+REFERENCE_CHARS = 8193
+"""One more than a URL may have: a reference that is cut here is refused, never followed cut."""
+_MAX_REFRESHES = 8
+"""So many are looked at: each costs a walk up the tree."""
+_SPACE = " \t\n\f\r"
+# Source: HTML, "shared declarative refresh steps" 2 to 11.
+_REFRESH = re.compile(
+    r"(?P<seconds>[0-9]{1,9}|(?=\.))[0-9.]*(?:[;, \t\n\f\r][ \t\n\f\r]*[;,]?[ \t\n\f\r]*(?P<rest>.*))?",
+    re.ASCII | re.DOTALL,
+)
+_REFRESH_URL = re.compile(r"url[ \t\n\f\r]*=[ \t\n\f\r]*", re.ASCII | re.IGNORECASE)
 
 _ESCAPES = str.maketrans(
     {
@@ -38,20 +51,56 @@ def base_of(document: Document, url: str) -> str:
     return base if base.lower().startswith(_WEB) else url
 
 
-def refresh_target(document: Document, url: str) -> str | None:
-    """Absolute http(s) address of a prompt meta refresh to another page, else None.
+@attrs.frozen(kw_only=True)
+class Refresh:
+    """A meta refresh as the page wrote it: its reference and the `href` of the page's base.
 
-    One in `noscript` sends away visitors without scripts and does not count; the parser skips it.
+    Nothing is resolved or tidied here: what these texts mean is for the guard of addresses to say.
     """
-    try:
-        found = document.meta_refresh(url)
-    except ValueError:
-        return None
-    if found is None or found[0] > _MAX_REFRESH_SECONDS:
-        return None
-    target = found[1].partition("#")[0]
-    is_web = target.lower().startswith(_WEB) and len(target) <= _URL_CHARS
-    return target if is_web and target != url.partition("#")[0] else None
+
+    reference: str
+    base: str | None
+
+
+def refresh_of(document: Document) -> Refresh | None:
+    """The prompt meta refresh of a page that names a reference, else None.
+
+    The first that has the form of one counts. One in `noscript` sends away visitors without
+    scripts and does not count.
+    """
+    metas = document.select("meta[http-equiv=refresh i][content]")
+    for meta in metas[:_MAX_REFRESHES]:
+        stated = _REFRESH.fullmatch((meta.attr("content") or "").strip(_SPACE))
+        if stated is None or _is_for_others(meta):
+            continue
+        reference = _reference_in(stated["rest"] or "")
+        if not reference or float(stated["seconds"] or 0) > _MAX_REFRESH_SECONDS:
+            return None
+        return Refresh(reference=reference[:REFERENCE_CHARS], base=_stated_base(document))
+    return None
+
+
+def _is_for_others(meta: Element) -> bool:
+    """Whether it stands in `noscript`, or in no document: the content of a `template`."""
+    above = meta.parent
+    while isinstance(above, Element) and above.tag != "noscript":
+        above = above.parent
+    return not isinstance(above, Document)
+
+
+def _reference_in(rest: str) -> str:
+    """The text after `url=` and between quotes, both of which may be missing."""
+    named = _REFRESH_URL.match(rest)
+    text = rest[named.end() :] if named is not None else rest
+    if text[:1] in {"'", '"'}:
+        text = text[1:].partition(text[0])[0]
+    return text.strip(_SPACE)
+
+
+def _stated_base(document: Document) -> str | None:
+    base = document.select_one("base[href]")
+    href = base.attr("href") if base is not None else None
+    return None if href is None else href.strip(_SPACE)[:REFERENCE_CHARS]
 
 
 def canonical_of(document: Document, base: str) -> str | None:

@@ -120,7 +120,7 @@ def _from_html(opened: _Opened, url: str) -> Extracted:
     title = _title_of(document)
     language = _language_of(document)
     canonical = links.canonical_of(document, base)
-    refresh = links.refresh_target(document, url)
+    refresh = links.refresh_of(document)
     read = _read(document, markup, base)
     text = _without_surrogates(read.text)
     detail = thin.detail_of(text, title, markup)
@@ -130,7 +130,10 @@ def _from_html(opened: _Opened, url: str) -> Extracted:
         title=title,
         language=language,
         canonical=canonical,
-        refresh=refresh,
+        refresh=_without_surrogates(refresh.reference) if refresh is not None else None,
+        refresh_base=_without_surrogates(refresh.base)
+        if refresh is not None and refresh.base is not None
+        else None,
         hidden_chars=read.hidden_chars,
     )
 

@@ -51,7 +51,8 @@ class Extracted:
     """Readable text of one response body, and what is known about it.
 
     `text` is valid Unicode without lone surrogates, at most `MAX_TEXT_BYTES` in UTF-8.
-    `refresh` is the absolute http(s) target of a meta refresh; it was not followed.
+    `refresh` is the reference of a meta refresh and `refresh_base` the `href` of the page's base,
+    both as the page wrote them: neither resolved nor followed nor to be trusted.
     `hidden_chars` counts characters that a person looking at the page would not have seen.
     `truncated` is true only if something readable was dropped for its size.
     """
@@ -65,6 +66,7 @@ class Extracted:
     detail: Detail | None = None
     hidden_chars: int = 0
     refresh: str | None = None
+    refresh_base: str | None = None
     canonical: str | None = None
     truncated: bool = False
     origin: TextOrigin = TextOrigin.DECODED

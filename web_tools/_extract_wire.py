@@ -22,8 +22,9 @@ from web_tools._extract_result import (
 )
 
 LENGTHS = struct.Struct(">II")
-MAX_HEAD_BYTES = 64 * 1024
-_MAX_FIELD_CHARS = 4096
+MAX_HEAD_BYTES = 384 * 1024
+_MAX_FIELD_CHARS = 8193
+"""One more than a URL may have: a reference that was cut is too long to be followed."""
 
 
 def pack_head(head: dict[str, Any], *, body_bytes: int) -> bytes:
@@ -101,6 +102,7 @@ def _head_of(result: Extracted) -> dict[str, Any]:
         "detail": None if result.detail is None else result.detail.value,
         "hidden_chars": result.hidden_chars,
         "refresh": _capped(result.refresh),
+        "refresh_base": _capped(result.refresh_base),
         "canonical": _capped(result.canonical),
         "truncated": result.truncated,
         "origin": result.origin.value,
@@ -119,6 +121,7 @@ def _extracted(fields: dict[str, Any], text: str) -> Extracted:
         detail=None if detail is None else Detail(detail),
         hidden_chars=_count(fields, "hidden_chars"),
         refresh=_text(fields, "refresh"),
+        refresh_base=_text(fields, "refresh_base"),
         canonical=_text(fields, "canonical"),
         truncated=fields["truncated"] is True,
         origin=TextOrigin(fields["origin"]),

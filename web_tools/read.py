@@ -102,7 +102,7 @@ class PageReader:
         clock: Gives the time of day, aware.
 
     A request brings the bounds of its read: redirects and seconds count over all of its
-    fetches, meta refreshes included. The time of extraction is bounded by the extractor.
+    fetches, meta refreshes included, and the seconds over the extraction of each page as well.
     """
 
     def __init__(
@@ -128,28 +128,40 @@ class PageReader:
         trail = _Trail(
             target=asked,
             max_redirects=request.max_redirects,
-            seconds_left=request.timeout_seconds,
+            until=asyncio.get_running_loop().time() + request.timeout_seconds,
         )
         while True:
             fetched, trail = await self._fetch(trail)
             fetched_at = self._clock()
             _require_success(fetched)
-            extracted = await self._extract(fetched)
-            if extracted.refresh is None:
+            extracted = await self._extract(fetched, trail)
+            following = trail.refreshed(fetched, extracted)
+            if following is None:
                 return _page(asked, fetched, extracted, trail, request.max_bytes, fetched_at)
-            trail = trail.refreshed(fetched, extracted.refresh)
+            trail = following
 
     async def _fetch(self, trail: "_Trail") -> tuple[Fetched, "_Trail"]:
         """The answer at the end of the redirects from where *trail* stands."""
-        loop = asyncio.get_running_loop()
-        started = loop.time()
         try:
-            fetched = await self._client.fetch(trail.target, limits=trail.limits())
+            limits = trail.limits(asyncio.get_running_loop().time())
+            fetched = await self._client.fetch(trail.target, limits=limits)
         except EgressError as error:
             raise error_from_egress(error, before=trail.before) from error
-        return fetched, trail.answered(fetched, seconds=loop.time() - started)
+        return fetched, trail.answered(fetched)
 
-    async def _extract(self, fetched: Fetched) -> Extracted:
+    async def _extract(self, fetched: Fetched, trail: "_Trail") -> Extracted:
+        """The text of an answer, in what is left of the read's seconds."""
+        deadline = asyncio.timeout_at(trail.until)
+        try:
+            async with deadline:
+                return await self._text_of(fetched)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            late = DeadlineExceeded(host=fetched.final.host, hop=len(trail.hops))
+            raise error_from_egress(late, before=trail.before) from error
+
+    async def _text_of(self, fetched: Fetched) -> Extracted:
         try:
             return await self._extractor.extract(
                 fetched.body, content_type=fetched.header("content-type"), url=fetched.final.url
@@ -172,11 +184,11 @@ class PageReader:
 
 @attrs.frozen(kw_only=True)
 class _Trail:
-    """Where a read stands: what to request next, and what was requested before."""
+    """Where a read stands: what to request next, what was requested before, and until when."""
 
     target: Target
     max_redirects: int
-    seconds_left: float
+    until: float
     hops: tuple[Hop, ...] = ()
     downgraded: bool = False
 
@@ -184,31 +196,37 @@ class _Trail:
     def before(self) -> tuple[Target, ...]:
         return tuple(hop.target for hop in self.hops)
 
-    def limits(self) -> FetchLimits:
-        """What is left of the read's redirects and seconds."""
-        if self.seconds_left <= 0:
+    def limits(self, now: float) -> FetchLimits:
+        """What is left of the read's redirects and, at the loop's time *now*, of its seconds."""
+        if now >= self.until:
             raise DeadlineExceeded(host=self.target.host, hop=len(self.hops))
         return FetchLimits(
-            max_redirects=self.max_redirects - len(self.hops), timeout_seconds=self.seconds_left
+            max_redirects=self.max_redirects - len(self.hops), timeout_seconds=self.until - now
         )
 
-    def answered(self, fetched: Fetched, *, seconds: float) -> "_Trail":
-        """After a fetch that took *seconds*."""
+    def answered(self, fetched: Fetched) -> "_Trail":
+        """After a fetch."""
         return attrs.evolve(
             self,
             target=fetched.final,
-            seconds_left=self.seconds_left - seconds,
             hops=(*self.hops, *fetched.hops),
             downgraded=self.downgraded or fetched.downgraded,
         )
 
-    def refreshed(self, fetched: Fetched, reference: str) -> "_Trail":
-        """After a page that sends its reader on: one more hop, with the same cap (R12)."""
+    def refreshed(self, fetched: Fetched, extracted: Extracted) -> "_Trail | None":
+        """After a page that sends its reader on: one more hop, with the same cap (R12).
+
+        None when it does not, or only to itself.
+        """
+        if extracted.refresh is None:
+            return None
         host, hop = fetched.final.host, len(self.hops)
         try:
+            target = _refresh_target(fetched.final, extracted.refresh, extracted.refresh_base)
+            if target == fetched.final:
+                return None
             if hop >= self.max_redirects:
                 raise TooManyRedirects(host=host, hop=hop, detail=f"more than {self.max_redirects}")
-            target = resolve_location(fetched.final, reference)
         except EgressError as error:
             before = (*self.before, fetched.final)
             raise error_from_egress(error, before=before) from error
@@ -219,6 +237,14 @@ class _Trail:
             downgraded=self.downgraded
             or (fetched.final.scheme == "https" and target.scheme == "http"),
         )
+
+
+def _refresh_target(page: Target, reference: str, base: str | None) -> Target:
+    """What a refresh of *page* names, by the rules of a `Location` and no others.
+
+    The page's base is read by the same rules, and a base that they refuse refuses the refresh.
+    """
+    return resolve_location(page if base is None else resolve_location(page, base), reference)
 
 
 def _parse(url: str) -> Target:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from egress.url import MAX_URL_CHARACTERS
 from web_tools._extract_page import extract_page, strip_page
 from web_tools.extract import (
     Detail,
@@ -268,26 +269,65 @@ def test_one_control_character_does_not_make_a_declared_text_binary() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "target"),
+    ("content", "reference"),
     [
-        ("0; url=en/", "https://site.example/dir/en/"),
-        ("5;URL='/home'", "https://site.example/home"),
-        ("0;url=//other.example/x", "https://other.example/x"),
-        ("0;url=javascript:alert(1)", None),
-        ("0;url=data:text/html,x", None),
-        ("0;url=ftp://other.example/", None),
+        ("0; url=en/", "en/"),
+        ("5;URL='/home'", "/home"),
+        ("0;url=//other.example/x", "//other.example/x"),
+        ("0 url=x", "x"),
+        ("0,x", "x"),
+        (".5;url='a' b", "a"),
+        ("0;url =\t x ", "x"),
+        ("0;url=page.html#top", "page.html#top"),
+        ("0;url=javascript:alert(1)", "javascript:alert(1)"),
+        ("0;url=http://0177.0.0.1:080/", "http://0177.0.0.1:080/"),
+        ("0;url=http:\\\\127.0.0.1", "http:\\\\127.0.0.1"),
+        ("0;url=ht\ttp://a.example/", "ht\ttp://a.example/"),
+        ("0;url=///x", "///x"),
+        ("0;url=http://\uff11.0.0.1./", "http://\uff11.0.0.1./"),
         ("300", None),
         ("300;url=/late", None),
-        ("0;url=page.html", None),
-        ("0;url=page.html#top", None),
+        ("0;url=", None),
+        ("0x;url=/q", None),
         ("nonsense", None),
     ],
 )
-def test_a_prompt_meta_refresh_is_reported_absolute(content: str, target: str | None) -> None:
-    """Row 52: reported, not followed; the reader sends it through the same checks as any hop."""
+def test_a_prompt_meta_refresh_is_reported_as_it_is_written(
+    content: str, reference: str | None
+) -> None:
+    """Neither resolved nor tidied: what the text means is for the rules of addresses to say."""
     result = read(f'<head><meta http-equiv="Refresh" content="{content}"></head><body></body>')
 
-    assert target == result.refresh
+    assert reference == result.refresh
+    assert result.refresh_base is None
+
+
+def test_the_first_refresh_and_the_first_base_with_a_reference_count() -> None:
+    """The base is told as the page wrote it as well."""
+    metas = (
+        "<base><base href=' HTTP://0177.1/ '><base href=/other/>"
+        "<meta http-equiv=refresh content=none><meta http-equiv=refresh content='0;a'>"
+        "<meta http-equiv=refresh content='0;b'>"
+    )
+    result = read(metas)
+
+    assert (result.refresh, result.refresh_base) == ("a", "HTTP://0177.1/")
+
+
+def test_a_reference_that_is_too_long_stays_too_long() -> None:
+    """What was cut must never be followed: it is longer than any URL that is accepted."""
+    result = read(f"<base href=/{'b' * 9000}><meta http-equiv=refresh content='0;{'a' * 9000}'>")
+
+    assert result.refresh is not None
+    assert result.refresh_base is not None
+    assert len(result.refresh) == len(result.refresh_base) == MAX_URL_CHARACTERS + 1
+
+
+def test_a_refresh_in_a_template_is_not_a_redirect() -> None:
+    """It is no part of the page until a script takes it out."""
+    meta = "<meta http-equiv=refresh content='0;url=/t'>"
+
+    assert read(f"<template>{meta}</template>" + article("")).refresh is None
 
 
 def test_a_refresh_for_visitors_without_scripts_is_not_a_redirect() -> None:

@@ -45,7 +45,8 @@ def _checked(body: bytes, content_type: str | None) -> None:
             value.encode()
     assert len(result.text.encode()) <= MAX_TEXT_BYTES
     assert result.hidden_chars >= 0
-    assert result.refresh is None or result.refresh.startswith(("http://", "https://"))
+    assert result.refresh != ""
+    assert result.refresh_base is None or result.refresh is not None
 
 
 @settings(max_examples=150)

@@ -30,6 +30,7 @@ RESULTS = st.builds(
     detail=st.none() | st.sampled_from(Detail),
     hidden_chars=st.integers(min_value=0, max_value=2**40),
     refresh=_NAMES,
+    refresh_base=_NAMES,
     canonical=_NAMES,
     truncated=st.booleans(),
     origin=st.sampled_from(TextOrigin),
@@ -78,7 +79,7 @@ def test_a_reply_that_is_too_long_is_not_read(lengths: tuple[int, int]) -> None:
         {"kind": "other"},
         {"kind": None},
         {"title": 3},
-        {"title": "x" * 5_000},
+        {"title": "x" * 8_194},
         {"media_type": ["text/html"]},
         {"charset_source": "magic"},
         {"detail": "fine"},
@@ -87,6 +88,7 @@ def test_a_reply_that_is_too_long_is_not_read(lengths: tuple[int, int]) -> None:
         {"hidden_chars": 1.5},
         {"origin": None},
         {"refresh": {}},
+        {"refresh_base": 1},
     ],
 )
 def test_a_field_of_the_wrong_type_is_a_bad_reply(change: dict[str, object]) -> None:

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from citations import document_id, revision_id
 from egress.allowlist import parse_allowlist
 from egress.client import Fetched, GuardedClient
-from egress.errors import BodyIncomplete
+from egress.errors import BodyIncomplete, UrlRejected
 from egress.policy import EgressPolicy
 from egress.ports import FetchLimits
-from egress.url import Target, parse_target
+from egress.url import Target, parse_target, resolve_location
 from egress.violation import facts_of
 from web_tools.arguments import ReadRequest, SearchRequest, WebToolCaps, parse_read_arguments
 from web_tools.charset import CharsetSource
@@ -634,16 +634,20 @@ class ScriptedClient:
 @attrs.define
 class ScriptedExtractor:
     refreshes: list[str] = attrs.Factory(list)
+    base: str | None = None
+    seconds: float = 0.0
     truncated: bool = False
 
     async def extract(self, body: bytes, *, content_type: str | None, url: str) -> Extracted:
         assert content_type == "text/plain"
+        await asyncio.sleep(self.seconds)
         return Extracted(
             text=body.decode("utf-8"),
             media_type="text/plain",
             charset="utf-8",
             charset_source=CharsetSource.VALID_UTF8,
             refresh=self.refreshes.pop(0) if self.refreshes else None,
+            refresh_base=self.base,
             truncated=self.truncated,
         )
 
@@ -717,7 +721,7 @@ def test_the_caps_bound_each_fetch() -> None:
 
     ((url, limits),) = client.asked
     assert (url, limits.max_redirects) == ("http://a.example/", 3)
-    assert limits.timeout_seconds == 1.5
+    assert 1.4 < limits.timeout_seconds <= 1.5
 
 
 def test_a_refresh_gets_what_is_left() -> None:
@@ -744,6 +748,42 @@ def test_a_refresh_after_the_deadline_is_not_fetched() -> None:
     assert len(client.asked) == 1
 
 
+def test_extraction_counts_against_the_deadline_of_the_read() -> None:
+    """It is cut to what is left, and the read ends like one whose fetch was too slow."""
+    extractor = ScriptedExtractor(seconds=5)
+    started = time.monotonic()
+    error = fake_read(
+        [fetched("http://a.example/")], extractor=extractor, caps=WebToolCaps(timeout_ms=50)
+    )
+
+    assert isinstance(error, WebToolError)
+    assert (error.code, error.detail) == (WebErrorCode.FETCH_FAILED, "deadline")
+    assert error.retryable
+    assert time.monotonic() - started < 1
+
+
+def test_a_chain_of_slow_pages_has_one_deadline() -> None:
+    """What one page's extraction took is missing for the next page's fetch and extraction."""
+    client = ScriptedClient([fetched("http://a.example/"), fetched("http://a.example/b")])
+    extractor = ScriptedExtractor(refreshes=["/b"], seconds=0.06)
+    error = fake_read([], client=client, extractor=extractor, caps=WebToolCaps(timeout_ms=100))
+
+    assert isinstance(error, WebToolError)
+    assert error.detail == "deadline"
+    assert client.asked[1][1].timeout_seconds <= 0.041
+
+
+def test_a_timeout_of_the_extractor_itself_is_no_deadline() -> None:
+    """Only the read's own clock says that the read's time is up."""
+
+    class Failing(ScriptedExtractor):
+        async def extract(self, body: bytes, *, content_type: str | None, url: str) -> Extracted:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        fake_read([fetched("http://a.example/")], extractor=Failing())
+
+
 def test_a_refresh_from_https_to_http_is_told() -> None:
     """The downgrade is recorded like one of a redirect."""
     extractor = ScriptedExtractor(refreshes=["http://a.example/b"])
@@ -761,6 +801,73 @@ def test_a_refresh_to_what_is_no_url_of_ours() -> None:
 
     assert isinstance(error, WebToolError)
     assert error.code is WebErrorCode.URL_NOT_ALLOWED
+
+
+REFUSED_REFERENCES = [
+    "http://0177.0.0.1/",
+    "http://0x7f.1/",
+    "http://2852039166/",
+    "http://127.1/",
+    "http://127.0.0.1./",
+    "http://\uff11\uff12\uff17.0.0.1/",
+    "http://%31%32%37.0.0.1/",
+    "http:\\\\127.0.0.1",
+    "http:///a.example/",
+    "http:/a.example/",
+    "///a.example/",
+    "/\\a.example/",
+    "http:ok",
+    "ht\ttp://a.example/",
+    "http://a.example:035195/",
+    "http://@a.example/",
+    "http://a.example /",
+    "http://a.example\\@evil.example/",
+    "javascript:alert(1)",
+    "file:///etc/passwd",
+    "data:text/html,x",
+]
+
+
+@pytest.mark.parametrize("reference", REFUSED_REFERENCES)
+def test_a_refresh_is_read_like_a_location(reference: str) -> None:
+    """What R1-R3 and R12 refuse in a header they refuse in a page: no event, no further fetch."""
+    with pytest.raises(UrlRejected):
+        resolve_location(parse_target("http://a.example/"), reference)
+    error = fake_read(
+        [fetched("http://a.example/")], extractor=ScriptedExtractor(refreshes=[reference])
+    )
+
+    assert isinstance(error, WebToolError)
+    assert (error.code, error.violation) == (WebErrorCode.URL_NOT_ALLOWED, None)
+
+
+@pytest.mark.loopback
+@pytest.mark.parametrize("reference", REFUSED_REFERENCES)
+def test_a_refresh_reaches_the_rules_untouched(reference: str) -> None:
+    """Nothing between the page and the rules tidies the text into something acceptable."""
+    outcome = read({"/": refresh(reference)})
+
+    assert outcome.failed.code is WebErrorCode.URL_NOT_ALLOWED
+    assert outcome.server.requested == ["/"]
+
+
+@pytest.mark.parametrize("base", ["http://0177.0.0.1/", "http:\\\\b.example", "javascript:x"])
+def test_the_base_of_a_refresh_is_read_like_a_location_too(base: str) -> None:
+    """A base that the rules refuse does not get past them by way of a relative reference."""
+    extractor = ScriptedExtractor(refreshes=["x"], base=base)
+    error = fake_read([fetched("http://a.example/")], extractor=extractor)
+
+    assert isinstance(error, WebToolError)
+    assert (error.code, error.violation) == (WebErrorCode.URL_NOT_ALLOWED, None)
+
+
+def test_a_refresh_is_relative_to_the_base() -> None:
+    """The base counts from the page, the reference from the base."""
+    client = ScriptedClient([fetched("http://a.example/d/"), fetched("http://b.example/c/x")])
+    extractor = ScriptedExtractor(refreshes=["x"], base="//b.example/c/")
+    page_of(fake_read([], client=client, extractor=extractor))
+
+    assert [url for url, _ in client.asked] == ["http://a.example/", "http://b.example/c/x"]
 
 
 @pytest.mark.parametrize("status", [199, 300, 304, 400, 599, 999])
