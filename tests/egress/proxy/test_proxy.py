@@ -199,14 +199,17 @@ def test_a_slow_reader_holds_the_sender(kit: Any) -> None:
 
 
 class _Late:
-    """Dials after a while."""
+    """Dials after a while, with a small buffer in the kernel."""
 
     def __init__(self, dialer: ScriptedDialer) -> None:
         self._dialer = dialer
 
     async def dial(self, address: Any, port: int, protocol: Any) -> object:
         await asyncio.sleep(0.3)
-        return await self._dialer.dial(address, port, protocol)
+        transport: Any = await self._dialer.dial(address, port, protocol)
+        found = transport.get_extra_info("socket")
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        return transport
 
 
 def test_what_comes_before_the_tunnel_is_bounded(kit: Any) -> None:
