@@ -175,6 +175,23 @@ def test_a_bad_list_that_only_a_call_brings_denies_that_call() -> None:
     assert [] == bench.fetch.requests
 
 
+def test_other_lists_never_meet_an_open_client() -> None:
+    """A run that is taken up under narrower lists is held to those, at every hop."""
+    away = ScriptedAnswer.redirect("https://b.test/")
+    bench = Bench(allow=["a.test", "b.test"], answers=[away, PAGE, away])
+    runtime = bench.web(create_agent_runtime(model=ScriptedModel([])))
+
+    async def main() -> list[str | None]:
+        told = []
+        for lists in ((), (("task", ("a.test",)),)):
+            context = ExecutionContext(run="r1", step="s1", allowlists=lists)
+            output = await runtime.execute_tool("web:read", {"url": "https://a.test/"}, context)
+            told.append(output.code)
+        return told
+
+    assert [None, "WEB_EGRESS_DENIED"] == asyncio.run(main())
+
+
 @pytest.mark.parametrize("name", ["workspace_allowlist", "task_allowlist"])
 @pytest.mark.parametrize("value", ["a.test", b"a.test", 5, [5], [None], True])
 def test_a_list_of_the_contract_is_a_list_of_texts(name: str, value: Any) -> None:
