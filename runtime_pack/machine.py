@@ -134,7 +134,9 @@ class IngestedCall:
     cut: bool = False
 
 
-def ingest(turn: Turn, *, number: int, taken: dict[str, int], cut: bool) -> tuple[IngestedCall, ...]:
+def ingest(
+    turn: Turn, *, number: int, taken: dict[str, int], cut: bool
+) -> tuple[IngestedCall, ...]:
     """Give every call of a response a unique id, a step and parsed arguments.
 
     A provider id that the run has already seen gets the suffix `-2`, `-3`, …; *taken* holds each
@@ -147,7 +149,9 @@ def ingest(turn: Turn, *, number: int, taken: dict[str, int], cut: bool) -> tupl
     )
 
 
-def ingest_call(call: ToolCall, *, step: str, taken: dict[str, int], cut: bool = False) -> IngestedCall:
+def ingest_call(
+    call: ToolCall, *, step: str, taken: dict[str, int], cut: bool = False
+) -> IngestedCall:
     """One call of a response, or of a direct caller, with its identity; see `ingest`."""
     arguments, fault = _parse_arguments(call.arguments)
     if cut:
@@ -196,7 +200,8 @@ def _parse_arguments(raw: str | Mapping[str, Json]) -> tuple[Mapping[str, Json],
     else:
         try:
             parsed = orjson.loads(orjson.dumps(dict(raw)))
-        except (TypeError, orjson.JSONDecodeError):
+        # The host's object: whatever reading it raises, it is not a JSON object.
+        except Exception:  # noqa: BLE001
             parsed = None
     problem = "are not a JSON object"
     if isinstance(parsed, dict):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, TypeAlias
@@ -61,6 +62,53 @@ Predicate: TypeAlias = Callable[[Mapping[str, Json]], bool]
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_:.*?-]+\Z")
 
 
+def _named(when: object) -> str:
+    """What tells a predicate from every other.
+
+    Raises:
+        ContractError: nothing does.
+    """
+    if isinstance(when, type | types.BuiltinFunctionType):
+        return f"{when.__module__}.{when.__qualname__}"
+    if not isinstance(when, types.FunctionType):
+        raise ContractError("tool_policy", f"{type(when).__name__} is not a function with a name")
+    code = when.__code__
+    _, _, column, end = next(iter(code.co_positions()), (None, None, None, None))
+    held = [_content(cell) for cell in when.__closure__ or ()]
+    held += [when.__defaults__, *sorted((when.__kwdefaults__ or {}).items())]
+    body = hashlib.sha256(code.co_code + repr(code.co_names).encode())
+    for value in (*held, *code.co_consts):
+        body.update(_told(value).encode("utf-8", "surrogatepass"))
+    place = f"{code.co_firstlineno}:{column}-{end}"
+    return f"{when.__module__}.{when.__qualname__}:{place}:{body.hexdigest()[:16]}"
+
+
+def _content(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _told(value: object) -> str:
+    """A plain value as text; functions and code are told by name, other objects by their type."""
+    if value is None or isinstance(value, str | bytes | int | float):
+        return f"{type(value).__name__}={value!r};"
+    if isinstance(value, tuple | list):
+        return f"[{''.join(_told(item) for item in value)}]"
+    if isinstance(value, set | frozenset):
+        return f"{{{''.join(sorted(_told(item) for item in value))}}}"
+    if isinstance(value, dict):
+        return f"({''.join(_told(item) for item in value.items())})"
+    if isinstance(value, types.FunctionType | types.BuiltinFunctionType | type):
+        return f"<{value.__module__}.{value.__qualname__}>"
+    if isinstance(value, types.CodeType):
+        return f"<{value.co_qualname}:{value.co_firstlineno}:{value.co_code.hex()}>"
+    if isinstance(value, re.Pattern):
+        return f"<{value!r}>"
+    return f"<{type(value).__qualname__}>"
+
+
 def _approval_class(word: object) -> ApprovalClass:
     try:
         # An unknown word is the case at hand.
@@ -74,9 +122,13 @@ def _approval_class(word: object) -> ApprovalClass:
 class ToolRule:
     """One rule: `tool` is a name or a glob of `*` (anything) and `?` (one character).
 
+    A predicate enters the policy's digest by its name, its place in the source, its code and the
+    plain values that it closes over; what has no name cannot be told from another one.
+
     Raises:
         ContractError: the pattern is empty or holds another special character; the class
-            is not one of the words.
+            is not one of the words; the predicate is not a function: a partial or an object
+            with `__call__` has no name of its own.
     """
 
     tool: str
@@ -84,12 +136,14 @@ class ToolRule:
     when: Predicate | None = None
     reason: str = ""
     _matches: Callable[[str], object] = attrs.field(init=False, repr=False, eq=False)
+    _when: str | None = attrs.field(init=False, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.tool, str) or not _PATTERN.match(self.tool):
             raise ContractError("tool_policy", f"{self.tool!r} is not a tool name or glob")
         parts = {"*": ".*", "?": "."}
         expression = "".join(parts.get(character, re.escape(character)) for character in self.tool)
+        object.__setattr__(self, "_when", None if self.when is None else _named(self.when))
         object.__setattr__(self, "_matches", re.compile(expression, re.DOTALL).fullmatch)
 
     def covers(self, tool: str) -> bool:
@@ -97,13 +151,11 @@ class ToolRule:
         return self._matches(tool) is not None
 
     def to_json(self) -> dict[str, Json]:
-        """The rule as it enters the policy's digest; a predicate counts by its qualified name."""
-        when = self.when
-        name = None if when is None else f"{when.__module__}.{when.__qualname__}"
+        """The rule as it enters the policy's digest."""
         return {
             "tool": self.tool,
             "approval_class": str(self.approval_class),
-            "when": name,
+            "when": self._when,
             "reason": self.reason,
         }
 
@@ -176,7 +228,8 @@ def _applies(rule: ToolRule, arguments: Mapping[str, Json]) -> bool | None:
     if rule.when is None:
         return True
     try:
-        answer = rule.when(arguments)
+        # A copy for each: what one rule does to it, neither the next rule nor the tool sees.
+        answer = rule.when(orjson.loads(orjson.dumps(arguments)))
     # The host's code: whatever it raises, the call is denied.
     except Exception:  # noqa: BLE001
         return None

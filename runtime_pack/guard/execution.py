@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 import attrs
 import orjson
 
 from runtime_pack.audit.log import AuditLog
-from runtime_pack.catalog import Executed, ToolOutput, ToolSpec
+from runtime_pack.catalog import Citation, Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import AuditError, CallCode, ContractError, EmitterError
 from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.guard.task_run import Held, TaskRun
@@ -159,7 +160,7 @@ class Execution:
         run = self._run
         record.executed, record.ok, record.code = output.executed, output.ok, output.code
         if output.citations:
-            record.citations = tuple(citation.to_wire() for citation in output.citations)
+            record.citations = _wires(output.citations) or ()
         record.elapsed_us = round((run.clock.monotonic() - begun) * 1_000_000)
         if run.audit is not None:
             run.audit.take(step_finished(subject, record, output))
@@ -207,22 +208,55 @@ def checked_output(output: object) -> ToolOutput:
     if not isinstance(output, ToolOutput) or not _is_well_formed(output):
         text = "The tool answered with something that is not a tool output."
         return refusal(CallCode.TOOL_ERROR, text, executed=Executed.YES)
-    text = clean_text(output.text)
-    return output if text is output.text else attrs.evolve(output, text=text)
+    text, data = clean_text(output.text), output.data if _is_json(output.data) else None
+    if text is output.text and data is output.data:
+        return output
+    return attrs.evolve(output, text=text, data=data)
+
+
+def _is_json(value: object) -> bool:
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _is_well_formed(output: ToolOutput) -> bool:
     code = output.code
     return (
         isinstance(output.text, str)
-        and output.ok in {True, False}
+        and isinstance(output.ok, bool)
         and (code is None or (isinstance(code, str) and _CODE.match(code) is not None))
         and isinstance(output.label, Label)
         and isinstance(output.executed, Executed)
         and isinstance(output.framed, bool)
         and isinstance(output.retryable, bool)
         and isinstance(output.citations, tuple)
+        and _wires(output.citations) is not None
+        and isinstance(output.provenance, tuple)
+        and all(isinstance(word, str) for word in output.provenance)
     )
+
+
+def _wires(citations: Iterable[Citation]) -> tuple[dict[str, str], ...] | None:
+    """The citations in their wire form, as they can be stored; None when one has no such form."""
+    wires: list[dict[str, str]] = []
+    try:
+        for citation in citations:
+            wire: Any = citation.to_wire()
+            fields = {
+                clean_text(key): clean_text(word)
+                for key, word in wire.items()
+                if isinstance(key, str) and isinstance(word, str)
+            }
+            if len(fields) != len(wire):
+                return None
+            wires.append(fields)
+    # The tool's object: what cannot be read is no citation.
+    except Exception:  # noqa: BLE001
+        return None
+    return tuple(wires)
 
 
 def exhausted(short: Shortfall) -> ToolOutput:

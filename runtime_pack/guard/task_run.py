@@ -19,7 +19,14 @@ from runtime_pack.audit.verify import LogHead
 from runtime_pack.errors import ContractError, EmitterError, StopCode
 from runtime_pack.events import Event, EventType
 from runtime_pack.labels import CLEAN
-from runtime_pack.ledger import UNLIMITED, Ledger, LedgerView, Shortfall, step_buckets
+from runtime_pack.ledger import (
+    UNLIMITED,
+    Ledger,
+    LedgerView,
+    Shortfall,
+    parse_count,
+    step_buckets,
+)
 from runtime_pack.machine import Outcome, OutcomeKind, failure
 from runtime_pack.messages import Json, clean_text
 from runtime_pack.policy import TaskContract
@@ -114,6 +121,7 @@ class TaskRun:
         self.interrupt_resumable = False
         self.interrupt_now = False
         self._refused_limit = contract.refused_limit
+        self.refused_in_a_row = contract.max_consecutive_refused
         self.allowlists = contract.allowlists
         self.policy_sha256 = contract.tool_policy.sha256
         self.held: dict[str, Held] = {}
@@ -322,6 +330,23 @@ class TaskRun:
         """Whether more calls were refused than the contract allows."""
         limit = self._refused_limit
         return limit != UNLIMITED and self.ledger.refused > limit
+
+    def refusals_json(self) -> dict[str, Json]:
+        """How many refused calls end the run, in all and in a row, for saved runs."""
+        return {"total": self._refused_limit, "in_a_row": self.refused_in_a_row}
+
+    def lower_refusals(self, saved: Mapping[str, Json]) -> None:
+        """Of `refusals_json` of the saved run and what holds now, the lower.
+
+        Raises:
+            ValueError: a limit is not one.
+        """
+        total = parse_count("refusals.total", saved.get("total", UNLIMITED))
+        in_a_row = parse_count("refusals.in_a_row", saved.get("in_a_row", UNLIMITED))
+        if total != UNLIMITED and (self._refused_limit == UNLIMITED or total < self._refused_limit):
+            self._refused_limit = total
+        if in_a_row != UNLIMITED:
+            self.refused_in_a_row = min(self.refused_in_a_row, in_a_row)
 
     def limits_json(self) -> Mapping[str, Json]:
         """The limits for events: whole numbers only, time in microseconds."""

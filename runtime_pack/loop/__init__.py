@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runtime_pack.approvals import Decision
+from runtime_pack.catalog import ToolSpec
 from runtime_pack.errors import ContractError, StateRefused, StopCode
 from runtime_pack.guard import GuardedRuntime, create_agent_task_run
-from runtime_pack.ledger import TURNS, parse_count
-from runtime_pack.loop.drive import Drive, restore
+from runtime_pack.ledger import TURNS, UNLIMITED, parse_count
+from runtime_pack.loop.drive import Drive, checked_context, restore
 from runtime_pack.loop.results import (
     ApprovalRequired,
     Cancelled,
@@ -62,15 +63,19 @@ async def run_governed_agent_loop(
         of tools, the model, the log or the store are results, not raises.
 
     Raises:
-        ContractError: `max_turns` is not a whole number from 0, or the run is being driven already.
+        ContractError: `max_turns` is not a whole number from 0, the run is being driven already, a
+            tool is offered with another definition than the runtime has, or `create_context`
+            raised or made no context.
         asyncio.CancelledError: the caller's task was cancelled; recorded, then re-raised.
     """
     guarded = _guarded(runtime)
-    if max_turns is not None:
-        guarded.task_run.ledger.lower(TURNS, parse_count("max_turns", max_turns))
-    drive = Drive(guarded, execute_turn_input, create_context, store)
+    limit = UNLIMITED if max_turns is None else parse_count("max_turns", max_turns)
+    _refuse_other_definitions(guarded, execute_turn_input)
+    drive = Drive(guarded, execute_turn_input, checked_context(create_context), store)
     guarded.task_run.enter()
     try:
+        # Not before it is known that this drive is the only one.
+        guarded.task_run.ledger.lower(TURNS, limit)
         return await drive.start()
     finally:
         guarded.task_run.leave()
@@ -106,8 +111,8 @@ async def resume_governed_agent_loop(
 
     Raises:
         ContractError: the runtime's run was used for something else, or is being driven already;
-            a decision is not a `Decision`; or decisions were given for calls that are to be
-            abandoned.
+            a decision is not a `Decision`; decisions were given for calls that are to be
+            abandoned; or `create_context` raised or made no context.
         RunNotFound: the store has no such run.
         StoreError: the store could not be read.
         asyncio.CancelledError: the caller's task was cancelled.
@@ -122,7 +127,8 @@ async def resume_governed_agent_loop(
         raise ContractError("abandon", "calls are either decided or abandoned")
     run.enter()
     try:
-        drive = restore(guarded, await store.load(run_id), create_context, store)
+        context = checked_context(create_context)
+        drive = restore(guarded, await store.load(run_id), context, store)
         return await drive.take_up(tuple(decisions), message, abandon=abandon)
     except StateRefused as error:
         return _refused_result(guarded, run_id, str(error))
@@ -134,6 +140,20 @@ def _guarded(runtime: ToolRuntime) -> GuardedRuntime:
     if isinstance(runtime, GuardedRuntime):
         return runtime
     return create_agent_task_run(TaskContract()).guard_runtime(runtime)
+
+
+def _refuse_other_definitions(guarded: GuardedRuntime, given: TurnInput) -> None:
+    """What is offered must be what runs: form, trust, effects and time are the runtime's own.
+
+    Raises:
+        ContractError: the runtime has the tool under another definition.
+    """
+    for spec in given.tool_catalog:
+        own: object = guarded.tool_spec(spec.name)
+        if own is None:
+            continue
+        if not isinstance(own, ToolSpec) or own.sha256 != spec.sha256:
+            raise ContractError(spec.name, "is offered otherwise than the runtime defines it")
 
 
 def _refused_result(guarded: GuardedRuntime, run_id: str, problem: str) -> LoopResult:

@@ -72,7 +72,7 @@ from runtime_pack.ports import ContextFactory, ExecutionContext, TurnRequest
 from runtime_pack.records import StepRecord, approval_decided, step_finished
 from runtime_pack.state import RunStore, SavedRun, open_head, spec_from_json
 
-__all__ = ("WRAP_UP_NOTICE", "Drive", "restore")
+__all__ = ("WRAP_UP_NOTICE", "Drive", "checked_context", "restore")
 
 WRAP_UP_NOTICE: Final = (
     "The budget for tool calls or turns is used up. Answer now from what you have; "
@@ -84,6 +84,24 @@ _EXPIRED: Final = "expired"
 _WITHDRAWN: Final = "withdrawn"
 
 
+def checked_context(create: ContextFactory | None) -> ExecutionContext:
+    """The context of a drive as the host makes it.
+
+    Raises:
+        ContractError: it raised, or made something else.
+    """
+    if create is None:
+        return ExecutionContext()
+    try:
+        made: object = create()
+    # The host's code: without a context nothing starts.
+    except Exception as error:
+        raise ContractError("create_context", f"raised {type(error).__name__}") from error
+    if not isinstance(made, ExecutionContext):
+        raise ContractError("create_context", f"made {type(made).__name__}, which is no context")
+    return made
+
+
 class Drive:
     """One drive of one run. Everything that awaits is here."""
 
@@ -91,7 +109,7 @@ class Drive:
         self,
         guarded: GuardedRuntime,
         turn_input: TurnInput,
-        create_context: ContextFactory | None,
+        context: ExecutionContext,
         store: RunStore | None,
         given: Mapping[str, Json] | None = None,
     ) -> None:
@@ -99,7 +117,7 @@ class Drive:
         self.run: AgentTaskRun = guarded.task_run
         self.input = turn_input
         self.offered = index_catalog(turn_input.tool_catalog)
-        self.context = ExecutionContext() if create_context is None else create_context()
+        self.context = context
         self.keeper = Keeper(self.run, store, given or _given(turn_input, guarded))
         self.rules = Rules(max_consecutive_refused=1, wrap_up=False)
         self.state: State = Thinking()
@@ -241,7 +259,7 @@ class Drive:
     async def _drive(self, opening: Event, message: str | None) -> LoopResult:
         run = self.run
         self.rules = Rules(
-            max_consecutive_refused=run.contract.max_consecutive_refused,
+            max_consecutive_refused=run.refused_in_a_row,
             wrap_up=self.guarded.may_wrap_up,
         )
         run.begin_activity()
@@ -652,7 +670,7 @@ def _given(turn_input: TurnInput, guarded: GuardedRuntime) -> dict[str, Json]:
 def restore(
     guarded: GuardedRuntime,
     saved: SavedRun,
-    create_context: ContextFactory | None,
+    context: ExecutionContext,
     store: RunStore,
 ) -> Drive:
     """The drive of a saved run, as it stood at its last save.
@@ -670,7 +688,7 @@ def restore(
             model=given["model"],
             max_output_tokens=given["limit"],
         )
-        drive = Drive(guarded, turn_input, create_context, store, held.turn_input)
+        drive = Drive(guarded, turn_input, context, store, held.turn_input)
         drive.adopt(saved, head, held)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StateRefused(f"the saved run cannot be read ({error})") from error
@@ -681,4 +699,8 @@ def _still_offered(given: Mapping[str, Any], guarded: GuardedRuntime) -> Sequenc
     """The tools of a saved run that the runtime still has as they were."""
     specs = [spec_from_json(spec) for spec in given["tools"]]
     definitions: Mapping[str, Json] = given["definitions"]
-    return [spec for spec in specs if guarded.definition(spec) == definitions[spec.name]]
+    return [
+        guarded.tool_spec(spec.name) or spec
+        for spec in specs
+        if guarded.definition(spec) == definitions[spec.name]
+    ]

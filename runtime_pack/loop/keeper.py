@@ -130,6 +130,8 @@ class Keeper:
         run.task, run.turn = str(head["task"]), max(run.turn, int(head["turn"]))
         run.label = join(run.label, parse_label(head["label"]))
         run.ledger.restore(head["ledger"])
+        # A run that an earlier version saved does not name them.
+        run.lower_refusals(head.get("refusals") or {})
         run.held.clear()
         run.steps[:], self._steps_saved = held.steps, len(held.steps)
         run.burned |= held.burned
@@ -257,6 +259,7 @@ class Keeper:
             "state": state_to_json(state),
             "outcome": None if outcome is None else outcome_to_json(outcome),
             "ledger": run.view().to_json(),
+            "refusals": run.refusals_json(),
             "label": run.label.to_json(),
             "policy_sha256": run.policy_sha256,
             "begun": dict(self.begun),

@@ -343,12 +343,12 @@ def test_many_calls_of_one_id_are_told_apart_without_trying_every_suffix_again()
             return super().__contains__(key)
 
     taken = Counted()
-    for number in (1, 2):
-        turn = Turn(
-            status=TurnStatus.TOOL_REQUEST,
-            calls=[ToolCall(id="a", name="t", arguments="{}")] * 1000,
-        )
-        ids = [call.call.id for call in ingest(turn, number=number, taken=taken, cut=False)]
+    turn = Turn(
+        status=TurnStatus.TOOL_REQUEST,
+        calls=[ToolCall(id="a", name="t", arguments="{}")] * 1000,
+    )
+    ingest(turn, number=1, taken=taken, cut=False)
+    ids = [call.call.id for call in ingest(turn, number=2, taken=taken, cut=False)]
     again = Counted(dict.fromkeys(taken, 1))
     ingest(turn, number=3, taken=again, cut=False)
 
