@@ -373,7 +373,7 @@ def test_an_emitter_that_raises_stops_the_run(order: str, tmp_path: Path) -> Non
     assert result.stop is not None
     assert ("error", "EMITTER_FAILED") == (result.kind, result.stop.code)
     assert 1 == len(logged(path, "sandbox:violation"))
-    assert "verified" == verify_log(path).status
+    assert "chained" == verify_log(path).status
 
 
 @pytest.mark.loopback
