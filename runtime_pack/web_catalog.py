@@ -63,7 +63,15 @@ from web_tools.arguments import (
 )
 from web_tools.errors import WebErrorCode, WebToolError, error_from_egress
 from web_tools.extract import Extractor
-from web_tools.fence import FenceKind, FenceMeta, NonceBook, ResultText, fence, fence_results
+from web_tools.fence import (
+    FenceKind,
+    FenceMeta,
+    NonceBook,
+    ResultText,
+    fence,
+    fence_aside,
+    fence_results_aside,
+)
 from web_tools.read import Page, PageReader
 from web_tools.search import SearchOutcome, WebSearchProvider, run_search
 
@@ -180,8 +188,11 @@ def _refuse_own_names(base: ToolRuntime) -> None:
 
 def fence_frame(text: str, *, source: str, burned: set[str]) -> str:
     """The fence as the `Frame` port of a task run: for outputs of host tools from outside."""
-    meta = FenceMeta(kind=FenceKind.PAGE, source=source, retrieved_at=None)
-    return fence(text, meta=meta, nonces=NonceBook(burned=burned)).text
+    return fence(text, meta=_frame_meta(source), nonces=NonceBook(burned=burned)).text
+
+
+def _frame_meta(source: str) -> FenceMeta:
+    return FenceMeta(kind=FenceKind.PAGE, source=source, retrieved_at=None)
 
 
 def _frames(runtime: ToolRuntime, name: str) -> bool:
@@ -320,7 +331,7 @@ class _WebToolRuntime:
     ) -> ToolOutput:
         if name not in self._specs:
             output = await self._base.execute_tool(name, arguments, context)
-            return self._framed(name, output, context)
+            return await self._framed(name, output, context)
         context = self._named(context)
         try:
             if name == SEARCH_TOOL:
@@ -337,7 +348,7 @@ class _WebToolRuntime:
         self._unnamed += 1
         return attrs.evolve(context, step=f"u{self._unnamed}")
 
-    def _framed(self, name: str, output: ToolOutput, context: ExecutionContext) -> ToolOutput:
+    async def _framed(self, name: str, output: ToolOutput, context: ExecutionContext) -> ToolOutput:
         """What a host tool brings from outside is fenced like a page."""
         if name == TURN_TOOL or not isinstance(output, ToolOutput):
             return output
@@ -346,8 +357,9 @@ class _WebToolRuntime:
         if not self._is_external(name, output):
             # Whatever the tool claims: nobody put a fence around this.
             return attrs.evolve(output, framed=False) if output.framed else output
-        text = fence_frame(output.text, source=f"tool:{name}", burned=context.burned)
-        return attrs.evolve(output, text=text, framed=True)
+        meta, nonces = _frame_meta(f"tool:{name}"), NonceBook(burned=context.burned)
+        block = await fence_aside(output.text, meta=meta, nonces=nonces)
+        return attrs.evolve(output, text=block.text, framed=True)
 
     def frames(self, name: str) -> bool:
         """Every text from outside is fenced here, those of the runtime below included."""
@@ -377,7 +389,7 @@ class _WebToolRuntime:
         caps = self._setup.caps
         request = parse_search_arguments(arguments, caps)
         found = await run_search(self._setup.provider, request, caps, clock=_now)
-        fenced = fence_results(
+        fenced = await fence_results_aside(
             [ResultText(title=r.title, snippet=r.snippet, source=r.url) for r in found.results],
             retrieved_at=found.retrieved_at,
             nonces=NonceBook(burned=context.burned),
@@ -397,7 +409,8 @@ class _WebToolRuntime:
             retrieved_at=page.fetched_at,
             dropped_chars=_dropped(page),
         )
-        block = fence(page.text, meta=meta, nonces=NonceBook(burned=context.burned)).text
+        nonces = NonceBook(burned=context.burned)
+        block = (await fence_aside(page.text, meta=meta, nonces=nonces)).text
         return _external(text=block, data=_read_data(page, block), citations=(page.citation,))
 
     async def _page(self, request: ReadRequest, context: ExecutionContext) -> Page:

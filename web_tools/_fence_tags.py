@@ -9,6 +9,7 @@ total work is linear.
 import functools
 import itertools
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from web_tools import _visible_tables
@@ -58,10 +59,16 @@ _LETTERS_ONLY: Final = {
 _SHORT_CHARS: Final = 4_000  # folded sooner than looked at
 _LOOK_CHARS: Final = 64
 _MAX_LOOKS: Final = 200
+_PIECE_CHARS: Final = 16_384
 
 
 def _fold(text: str) -> str:
-    return text.translate(_visible_tables.fold_table())
+    table = _visible_tables.fold_table()
+    if len(text) <= _PIECE_CHARS:
+        return text.translate(table)
+    # One call holds the interpreter for its whole text, and whoever waits in another thread.
+    starts = range(0, len(text), _PIECE_CHARS)
+    return "".join([text[start : start + _PIECE_CHARS].translate(table) for start in starts])
 
 
 @functools.cache
@@ -71,6 +78,12 @@ def _bracket_then_letter() -> re.Pattern[str]:
     skipped = _visible_tables.character_class(_SKIPPED, table)
     letter = _visible_tables.character_class("u" + _visible_tables.TWO_LETTERS["us"], table)
     return re.compile(f"[{bracket}][{skipped}]*+[{letter}]")
+
+
+@functools.cache
+def _skipped_run() -> re.Pattern[str]:
+    skipped = _visible_tables.character_class(_SKIPPED, _visible_tables.fold_table())
+    return re.compile(f"[{skipped}]*+")
 
 
 def _spells_name(start: str) -> bool:
@@ -83,12 +96,21 @@ def _may_have_tag(text: str) -> bool:
     """Cheap test that saves folding a text that is not ASCII; true when in doubt."""
     if text.isascii() or len(text) < _SHORT_CHARS or _WIDE_BRACKET in text:
         return True
-    found = _bracket_then_letter().finditer(text)
-    for match in itertools.islice(found, _MAX_LOOKS):
-        first = match.end() - 1
+    found = _letters_after_brackets(text)
+    for first in itertools.islice(found, _MAX_LOOKS):
         if _spells_name(text[first : first + _LOOK_CHARS]):
             return True
     return next(found, None) is not None
+
+
+def _letters_after_brackets(text: str) -> Iterator[int]:
+    """Where a letter follows a bracket and what is skipped; in pieces, for the reason in `_fold`."""
+    pattern, skipped = _bracket_then_letter(), _skipped_run()
+    for begin in range(0, len(text), _PIECE_CHARS):
+        # What begins in the piece ends at most one character behind the skipped run at its end.
+        run = skipped.match(text, begin + _PIECE_CHARS)
+        end = len(text) if run is None else run.end() + 1
+        yield from (match.end() - 1 for match in pattern.finditer(text, begin, end))
 
 
 def _matches(reading: Reading, pattern: re.Pattern[str]) -> list[tuple[int, int, bool]]:
