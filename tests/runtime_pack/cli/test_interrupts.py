@@ -186,7 +186,7 @@ def test_an_interrupted_run_is_taken_up_and_completed(tmp_path: Path) -> None:
     reads = [step for step in done.json["steps"] if step["tool"] == "web:read"]
     assert [None] == [step["code"] for step in reads if step["ok"]]
     assert done.json["ledger"]["used"]["steps"] == 2
-    assert ["verified", "verified"] == [verify_log(path).status for path in log_of(state)]
+    assert ["chained", "chained"] == [verify_log(path).status for path in log_of(state)]
 
 
 @pytest.mark.loopback
@@ -239,7 +239,7 @@ def test_two_signals_at_once_are_an_interruption(tmp_path: Path) -> None:
     # A signal that meets the interpreter's very end is the same to a shell.
     assert stopped.code in {130, -signal.SIGINT}
     assert (0, "completed") == (done.code, done.json["kind"])
-    assert {"verified"} == {verify_log(path).status for path in log_of(state)}
+    assert {"chained"} == {verify_log(path).status for path in log_of(state)}
 
 
 def test_a_provider_that_cannot_be_stopped_gives_way_to_further_signals(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_an_interrupted_question_decides_nothing(key: str, tmp_path: Path) -> No
     done, seen = asyncio.run(asked_at_terminal(tmp_path, key))
 
     assert (130, "approval_required", []) == (done.code, done.json["kind"], seen)
-    assert ["verified"] == [verify_log(path).status for path in log_of(tmp_path / "state")]
+    assert ["chained"] == [verify_log(path).status for path in log_of(tmp_path / "state")]
 
 
 @pytest.mark.loopback
@@ -388,4 +388,4 @@ def test_an_interrupted_demo_is_exit_code_130(tmp_path: Path) -> None:
     assert done.code == 130
     assert "interrupted" in done.err
     assert "Traceback" not in done.err
-    assert ["verified"] == [verify_log(path).status for path in log_of(tmp_path)]
+    assert ["chained"] == [verify_log(path).status for path in log_of(tmp_path)]
