@@ -40,7 +40,11 @@ MAX_TITLE_CHARS: Final = 300
 """The caps of the seed bound the snippet; a title needs a bound as well."""
 # Rows beyond this are not looked at, so that a provider cannot keep the loop busy.
 _MAX_ROWS: Final = 1000
+# A part of a row is cut only after its digest was taken: longer ones make the row malformed.
+_MAX_PART_CHARS: Final = 65_536
 _MAX_CHAIN: Final = 32
+# Characters of an error's texts times the spellings looked for in them: some milliseconds.
+_MAX_LOOKED_AT: Final = 10_000_000
 _SHORTEST_WORD: Final = 4
 
 
@@ -142,7 +146,8 @@ async def run_search(
     """Ask *provider* and make results of what it answers.
 
     Rows whose URL is not http or https, has credentials, or is malformed are dropped and
-    counted; no result URL is looked up. Cancellation passes through.
+    counted, and so are rows with a part of more than 65,536 characters; no result URL is looked
+    up. Cancellation passes through.
 
     Raises:
         WebToolError: WEB_SEARCH_PROVIDER_ERROR. The provider raised, did not answer within
@@ -154,7 +159,12 @@ async def run_search(
     try:
         async with deadline:
             rows = _rows_of(await provider.search(request, signal=signal))
-    # The boundary to the host's adapter: anything can come out of it. Cancellation is no Exception.
+    except asyncio.CancelledError as error:
+        if _is_cancelled():
+            raise
+        # Nobody has cancelled this call: the adapter let a cancellation of its own escape.
+        failure = _failure(error, request.query, expired=False)
+    # The boundary to the host's adapter: anything can come out of it.
     except Exception as error:  # noqa: BLE001
         failure = _failure(error, request.query, expired=deadline.expired())
     # Raised outside of the handler: a cause that repeats the query must not stay as context.
@@ -163,10 +173,15 @@ async def run_search(
     return _outcome(rows, request, caps, clock())
 
 
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 @attrs.frozen(kw_only=True)
 class _Failure:
     error: WebToolError
-    cause: Exception | None
+    cause: BaseException | None
 
 
 def _rows_of(answer: object) -> list[object]:
@@ -188,7 +203,7 @@ _MESSAGES: Final = {
 }
 
 
-def _failure(error: Exception, query: str, *, expired: bool) -> _Failure:
+def _failure(error: BaseException, query: str, *, expired: bool) -> _Failure:
     fault, retryable = _judge(error, expired=expired)
     repeats = _repeats(error, query)
     name = type(error).__name__
@@ -203,7 +218,7 @@ def _failure(error: Exception, query: str, *, expired: bool) -> _Failure:
     return _Failure(error=tool_error, cause=None if repeats else error)
 
 
-def _judge(error: Exception, *, expired: bool) -> tuple[ProviderFault, bool]:
+def _judge(error: BaseException, *, expired: bool) -> tuple[ProviderFault, bool]:
     """What the failure is called, and whether the same search may succeed later."""
     if expired and isinstance(error, TimeoutError):
         return ProviderFault.DEADLINE, True
@@ -217,12 +232,21 @@ def _judge(error: Exception, *, expired: bool) -> tuple[ProviderFault, bool]:
 def _repeats(error: BaseException, query: str) -> bool:
     """Whether the query or a word of it, in any spelling, is in the texts of *error*.
 
-    Too careful on purpose: a common word costs the operator one traceback, no more.
+    Too careful on purpose: a common word costs the operator one traceback, no more. So does a
+    text that is too long to be searched.
     """
     plain = query.strip()
-    words = (plain, *(word for word in plain.split() if len(word) >= _SHORTEST_WORD))
+    words = {plain, *(word for word in plain.split() if len(word) >= _SHORTEST_WORD)}
+    allowed = _MAX_LOOKED_AT // (len(words) * len(_spellings("")))
+    looked_at = 0
+    texts: list[str] = []
+    for text in _texts(error, longest=allowed):
+        looked_at += len(text)
+        texts.append(text)
+        if looked_at > allowed:
+            return True
     sought = {spelling.casefold() for word in words for spelling in _spellings(word)}
-    return any(spelling in text for text in _texts(error) for spelling in sought)
+    return any(spelling in text for text in texts for spelling in sought)
 
 
 def _spellings(word: str) -> tuple[str, ...]:
@@ -231,8 +255,11 @@ def _spellings(word: str) -> tuple[str, ...]:
     return (word, *encoded, json.dumps(word)[1:-1], repr(word)[1:-1])
 
 
-def _texts(error: BaseException) -> Iterator[str]:
-    """The case-folded texts of a chain of errors, their notes and their members."""
+def _texts(error: BaseException, *, longest: int) -> Iterator[str]:
+    """The case-folded texts of a chain of errors, their notes and their members.
+
+    One that is longer than *longest* comes as some text that is longer.
+    """
     waiting: list[BaseException | None] = [error]
     for _ in range(_MAX_CHAIN):
         if not waiting:
@@ -240,15 +267,18 @@ def _texts(error: BaseException) -> Iterator[str]:
         current = waiting.pop()
         if current is None:
             continue
-        yield _text_of(current)
+        yield _text_of(current, longest=longest)
         waiting += [current.__cause__, current.__context__]
         waiting += current.exceptions if isinstance(current, BaseExceptionGroup) else ()
 
 
-def _text_of(error: BaseException) -> str:
+def _text_of(error: BaseException, *, longest: int) -> str:
     try:
+        told = str(error)
+        if len(told) > longest:
+            return told
         notes = getattr(error, "__notes__", ())
-        return f"{error} {error!r} {error.args!r} {notes!r}".casefold()
+        return f"{told} {error!r} {error.args!r} {notes!r}".casefold()
     # The text of a foreign error is foreign code.
     except Exception:  # noqa: BLE001
         return ""
@@ -288,7 +318,8 @@ def _bad_rows() -> WebToolError:
 
 def _is_hit(row: object) -> TypeGuard[SearchHit]:
     return isinstance(row, SearchHit) and all(
-        isinstance(part, str) for part in (row.title, row.url, row.snippet)
+        isinstance(part, str) and len(part) <= _MAX_PART_CHARS
+        for part in (row.title, row.url, row.snippet)
     )
 
 

@@ -291,8 +291,8 @@ def test_snippets_are_cut_between_characters(snippet: str, most: int) -> None:
 
 
 def test_titles_are_bounded() -> None:
-    """A megabyte of title does not reach the model."""
-    (result,) = search(answering([hit(title="t" * 10**6)])).results
+    """A long title does not reach the model."""
+    (result,) = search(answering([hit(title="t" * 60_000)])).results
 
     assert len(result.title) == MAX_TITLE_CHARS
 
@@ -342,6 +342,39 @@ def test_a_note_can_repeat_the_query_as_well() -> None:
     error.add_note(f"asked for {QUERY}")
 
     assert failure(raising(error), QUERY).__cause__ is None
+
+
+def test_an_error_too_long_to_be_searched_counts_as_repeating() -> None:
+    """The query may stand in its middle; and looking for it would hold the loop for seconds."""
+    words = " ".join(f"{number:x}word" for number in range(1600))
+    errors = [
+        ValueError("e" * 1_000_000 + QUERY + "e" * 1_000_000),
+        ExceptionGroup("several", [ValueError("e" * 50_000) for _ in range(30)]),
+    ]
+    for error in errors:
+        for query in (QUERY, words):
+            started = time.perf_counter()
+            raised = failure(raising(error), query)
+
+            assert time.perf_counter() - started < 0.2
+            assert raised.__cause__ is None
+            assert raised.cause == type(error).__name__
+
+
+def test_a_row_with_a_part_beyond_use_is_malformed() -> None:
+    """It is counted and dropped before anything reads it; the longest that is kept is whole."""
+    longest = "x" * 65_536
+    rows = [
+        hit(title=longest + "x"),
+        hit(snippet=longest + "x"),
+        hit(url="https://example.org/" + longest),
+        hit(title=longest, snippet=longest),
+    ]
+    outcome = search(answering(rows))
+
+    assert outcome.dropped == Dropped(malformed=3)
+    (result,) = outcome.results
+    assert revision_id(f"{longest}\n{longest}") == result.citation.revision_id
 
 
 def test_the_cause_is_kept_when_it_says_nothing_of_the_query() -> None:
@@ -418,9 +451,21 @@ def test_cancellation_passes_through() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError(), KeyboardInterrupt(), SystemExit()])
+def test_a_cancellation_that_nobody_asked_for_is_the_providers_failure() -> None:
+    """An adapter that lets one escape does not end the run."""
+    error = failure(raising(asyncio.CancelledError()))
+
+    assert (error.code, error.detail) == (
+        WebErrorCode.SEARCH_PROVIDER_ERROR,
+        ProviderFault.RAISED,
+    )
+    assert not error.retryable
+    assert error.cause == "CancelledError"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()])
 def test_what_is_not_an_exception_passes_through(error: BaseException) -> None:
-    """Cancellation, interrupt and exit are never turned into a tool error."""
+    """Interrupt and exit are never turned into a tool error."""
 
     async def main() -> None:
         with pytest.raises(type(error)):
