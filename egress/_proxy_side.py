@@ -103,11 +103,13 @@ class Side(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._blocked = True
         if self._peer is not None:
+            # The two sides of one splice are one unit.
             self._peer._pause()  # noqa: SLF001
 
     def resume_writing(self) -> None:
         self._blocked = False
         if self._peer is not None:
+            # The two sides of one splice are one unit.
             self._peer._resume()  # noqa: SLF001
         self._wake()
 

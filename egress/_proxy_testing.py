@@ -21,6 +21,7 @@ from egress.policy import AddressPolicy, EgressPolicy
 from egress.ports import Resolver
 from egress.proxy import serve_proxy
 
+# A token of tests, which opens nothing.
 _TOKEN: Final = "token-of-the-run"  # noqa: S105
 _FIRST_BYTES: Final = {
     "http": b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n",

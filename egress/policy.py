@@ -118,14 +118,18 @@ class PublicHosts:
         """Itself."""
         yield _PublicEntry()
 
+    # The argument is that of a list's method.
     def has_wildcard_over(self, host: str) -> bool:  # noqa: ARG002
         """False."""
         return False
 
     def exempting(
         self,
+        # The arguments are those of a list's method.
         address: Address,  # noqa: ARG002
+        # As above.
         block: Block,  # noqa: ARG002
+        # As above: every target alike.
         target: Target | None = None,  # noqa: ARG002
     ) -> Iterator[AddressEntry]:
         """Nothing: it opens no private address (R8)."""

@@ -43,7 +43,8 @@ def _answering(*answers: bytes) -> Any:
         writer.write(left.pop(0))
         await writer.drain()
 
-    serve.heads = heads  # type: ignore[attr-defined]  # read by the tests
+    # Read by the tests.
+    serve.heads = heads  # type: ignore[attr-defined]
     return serve
 
 

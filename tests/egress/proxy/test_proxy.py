@@ -636,6 +636,7 @@ def test_connections_of_a_run_are_counted(kit: Any) -> None:
             await kit.shut(opened[0][1])
             await kit.shut(opened[2][1])
             async with asyncio.timeout(5):
+                # The proxy has no event for this; the timeout above bounds the wait.
                 while world.proxy.open_connections > 1:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
             _, writer, status = await world.tunnel("a.test:22")
@@ -741,7 +742,8 @@ def test_limits_are_finite_and_positive() -> None:
         with pytest.raises(ValueError):
             ProxyLimits(max_bytes=value)
     with pytest.raises(ValueError):
-        ProxyLimits(max_connections=1.5)  # type: ignore[arg-type]  # the mistake is the point
+        # The mistake is the point.
+        ProxyLimits(max_connections=1.5)  # type: ignore[arg-type]
 
 
 # ── what goes wrong outside ───────────────────────────────────────────────────────────────────
