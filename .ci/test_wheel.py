@@ -71,17 +71,34 @@ def interpreters() -> list[str]:
     """This interpreter first, then others of the supported versions that start."""
     found = [sys.executable]
     for version in VERSIONS:
-        if version == sys.version_info[:2]:
-            continue
-        name = f"python{version[0]}.{version[1]}"
-        asked = f"import sys; sys.exit(sys.version_info[:2] != {version})"
-        try:
-            works = subprocess.run([name, "-c", asked], capture_output=True, check=False)
-        except OSError:
-            continue
-        if works.returncode == 0:
-            found.append(name)
+        if version != sys.version_info[:2]:
+            works = (name for name in candidates(version) if is_version(name, version))
+            found += [name for name, _ in zip(works, range(1), strict=False)]
     return found
+
+
+def candidates(version: tuple[int, int]) -> list[str]:
+    """Where an interpreter of this version may be: on the path, or kept by pyenv."""
+    number = f"{version[0]}.{version[1]}"
+    kept = printed("pyenv", "versions", "--bare").split()
+    prefixes = [printed("pyenv", "prefix", name) for name in kept if name.startswith(f"{number}.")]
+    return [f"python{number}", *(f"{prefix.strip()}/bin/python" for prefix in prefixes)]
+
+
+def is_version(name: str, version: tuple[int, int]) -> bool:
+    """Whether the interpreter starts and is of that version."""
+    return printed(name, "-c", "import sys; print(*sys.version_info[:2])").split() == [
+        str(part) for part in version
+    ]
+
+
+def printed(*command: str) -> str:
+    """What a command printed; nothing when it is not there or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout if done.returncode == 0 else ""
 
 
 def test(number: int, python: str, wheel: Path, scratch: Path) -> str:
