@@ -1,22 +1,26 @@
 """Await the host's code under a time limit, such that it can be stopped and cannot hide that it was.
 
-Three things look alike from inside and are told apart here: the limit ran out (or `cancel` and `pause`
-ended it), the task was cancelled from outside, and the host's code raised `CancelledError` of its
-own. Code that swallows a cancellation from outside does not undo it.
+The code runs in a task of its own. Three things look alike from inside and are told apart here:
+the limit ran out (or `cancel` and `pause` ended it), the caller was cancelled from outside, and the
+host's code raised `CancelledError` of its own. Code that swallows a cancellation does not undo it: what
+it answers afterwards is not heard, and after a grace it is left behind.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Coroutine
+from typing import Any, Final, TypeVar
 
 from runtime_pack.errors import AuditError, EmitterError
-from runtime_pack.guard.task_run import Scope, TaskRun
+from runtime_pack.events import Event
+from runtime_pack.guard.task_run import GRACE_SECONDS, Scope, TaskRun
 
-__all__ = ("StrayCancellation", "TimeUp", "bounded")
+__all__ = ("StrayCancellation", "TimeUp", "bounded", "tell")
 
 _T = TypeVar("_T")
+# How long an emitter may still take when the run was cancelled.
+_LAST_WORD_SECONDS: Final = 5.0
 
 
 class TimeUp(Exception):
@@ -27,40 +31,76 @@ class StrayCancellation(Exception):
     """The code raised `CancelledError` although nobody had cancelled it."""
 
 
-async def bounded(run: TaskRun, seconds: float | None, work: Coroutine[Any, Any, _T]) -> _T:
+async def bounded(
+    run: TaskRun, seconds: float | None, work: Awaitable[_T], *, patient: bool = False
+) -> _T:
     """The result of *work*; None for no limit but the run's own time.
+
+    With *patient*, work that an interruption finds on its way has a grace to end well.
 
     Raises:
         TimeUp: it was stopped by the limit, by `cancel` or by `pause`.
         StrayCancellation: it raised `CancelledError` of its own.
-        asyncio.CancelledError: the task was cancelled from outside, whatever *work* made of it.
+        asyncio.CancelledError: the caller was cancelled from outside, whatever *work* made of it.
         BaseException: whatever else *work* raised.
     """
-    task = asyncio.current_task()
-    if task is None:
-        work.close()
-        raise RuntimeError("the guard is used inside a task")
-    asked = task.cancelling()
-    scope = run.watch(Scope(task), seconds)
+    # A coroutine is made a task as it is: one that never starts is closed without a warning.
+    own: Coroutine[Any, Any, _T] = work if isinstance(work, Coroutine) else _awaited(work)
+    task = asyncio.create_task(own)
+    scope = run.watch(Scope(task, patient=patient), seconds)
     try:
-        result = await work
-    except (AuditError, EmitterError):
-        run.forget(scope)
+        await scope.over
+    except asyncio.CancelledError:
+        await _end(run, task)
         raise
-    except asyncio.CancelledError as error:
+    finally:
         run.forget(scope)
-        if task.cancelling() > asked:
-            raise
-        raise (TimeUp if scope.stopped else StrayCancellation) from error
-    except Exception as error:
-        run.forget(scope)
-        if scope.stopped:
-            raise TimeUp from error
+    if not task.done():
+        run.abandon(task)
+        raise TimeUp
+    if task.cancelled():
+        raise TimeUp if scope.stopped else StrayCancellation
+    if scope.stopped and not _is_final(task.exception()):
+        raise TimeUp
+    return task.result()
+
+
+async def _awaited(work: Awaitable[_T]) -> _T:
+    return await work
+
+
+def _is_final(error: BaseException | None) -> bool:
+    """What ends the run is not lost in a limit that ran out meanwhile."""
+    if error is None:
+        return False
+    return isinstance(error, AuditError | EmitterError) or not isinstance(error, Exception)
+
+
+async def _end(run: TaskRun, task: asyncio.Task[Any]) -> None:
+    """Cancel the task and give it a grace; then go on without it."""
+    task.cancel()
+    try:
+        await asyncio.wait({task}, timeout=GRACE_SECONDS)
+    finally:
+        run.abandon(task)
+
+
+async def tell(run: TaskRun, event: Event) -> None:
+    """Tell the host's emitter, if there is one, under the run's time.
+
+    Raises:
+        EmitterError: the emitter raised, or did not end in time.
+        asyncio.CancelledError: the caller was cancelled from outside.
+    """
+    if run.emitter is None:
+        return
+    try:
+        seconds = _LAST_WORD_SECONDS if run.interrupt_now else None
+        await bounded(run, seconds, run.emitter.emit(event))
+    except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
         raise
-    except BaseException:
-        run.forget(scope)
-        raise
-    run.forget(scope)
-    if task.cancelling() > asked:
-        raise asyncio.CancelledError
-    return result
+    except TimeUp as error:
+        raise EmitterError("the emitter did not end in time") from error
+    # The host's code: whatever it raises, the action stops.
+    except BaseException as error:
+        raise EmitterError(f"the emitter failed: {type(error).__name__}") from error

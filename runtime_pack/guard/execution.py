@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable
 from typing import Any, Final
@@ -174,12 +175,12 @@ class Execution:
             work = self._inner.execute_tool(spec.name, arguments, context)
             given: object = await bounded(run, seconds, work)
             return self._labelled(checked_output(given), spec)
-        except (AuditError, EmitterError):
+        except (AuditError, EmitterError, KeyboardInterrupt, SystemExit, asyncio.CancelledError):
             raise
         except TimeUp:
             return CUT if run.interrupt_now else _timed_out(seconds)
         # The host's code: a tool that raises is a tool error, never the end of the run.
-        except Exception as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001
             text = f"The tool failed ({type(error).__name__})."
             return refusal(CallCode.TOOL_ERROR, text, executed=Executed.UNKNOWN)
 

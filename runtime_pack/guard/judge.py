@@ -7,6 +7,7 @@ an approval never outranks a rule: what was approved is judged again before it r
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from runtime_pack.approvals import ApprovalRequest, Decision, Verdict, digest_ar
 from runtime_pack.catalog import Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import AuditError, CallCode, EmitterError
 from runtime_pack.events import EventCode
-from runtime_pack.guard.bounded import bounded
+from runtime_pack.guard.bounded import TimeUp, bounded, tell
 from runtime_pack.guard.execution import call_context, checked_output, exhausted
 from runtime_pack.guard.task_run import Held, TaskRun
 from runtime_pack.ledger import UNLIMITED, Shortfall, step_buckets
@@ -134,7 +135,29 @@ class Judge:
             return refusal(spec.invalid_code, text, retryable=ours, details={"faults": shown})
         if self._knowing is None:
             return None
-        return await _preflight(self._knowing, spec.name, call.arguments, inside)
+        return await self._preflight(self._knowing, spec.name, call.arguments, inside)
+
+    async def _preflight(
+        self,
+        runtime: PreflightRuntime,
+        name: str,
+        arguments: Mapping[str, Json],
+        context: ExecutionContext,
+    ) -> ToolOutput | None:
+        """The runtime's own word on a call before it costs anything; None to go on."""
+        own = orjson.loads(_canonical(arguments))
+        try:
+            work = runtime.preflight(name, own, context)
+            refused: object = await bounded(self._run, None, work)
+        except (AuditError, EmitterError, KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+            raise
+        except TimeUp:
+            return refusal(CallCode.POLICY_ERROR, "The check of this call did not end in time.")
+        # The host's code: a check that fails has not passed.
+        except BaseException as error:  # noqa: BLE001
+            text = f"The check of this call failed ({type(error).__name__})."
+            return refusal(CallCode.POLICY_ERROR, text)
+        return None if refused is None else checked_output(refused)
 
     async def _stricter(
         self, call: IngestedCall, offered: Mapping[str, ToolSpec], context: ExecutionContext
@@ -189,7 +212,7 @@ class Judge:
         run.record(event)
         if output.code in {CallCode.POLICY_DENIED, CallCode.POLICY_ERROR}:
             run.flush()
-            await run.emit(event)
+            await tell(run, event)
         return Refused(output=output, shortfall=short)
 
     # ── approvals ─────────────────────────────────────────────────────────────────────────────
@@ -317,21 +340,6 @@ def _held(
 ) -> Held:
     digest = f"sha256:{hashlib.sha256(arguments).hexdigest()}"
     return Held(tool=tool, arguments=arguments, args_sha256=digest, ready=ready, context=context)
-
-
-async def _preflight(
-    runtime: PreflightRuntime, name: str, arguments: Mapping[str, Json], context: ExecutionContext
-) -> ToolOutput | None:
-    """The runtime's own word on a call before it costs anything; None to go on."""
-    try:
-        refused: object = await runtime.preflight(name, arguments, context)
-    except (AuditError, EmitterError):
-        raise
-    # The host's code: a check that fails has not passed.
-    except Exception as error:  # noqa: BLE001
-        text = f"The check of this call failed ({type(error).__name__})."
-        return refusal(CallCode.POLICY_ERROR, text)
-    return None if refused is None else checked_output(refused)
 
 
 def _unknown(name: str, offered: Mapping[str, ToolSpec]) -> ToolOutput:

@@ -7,16 +7,18 @@ ready cannot run, and what runs are the arguments that were held.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import secrets
 from collections.abc import Mapping
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import attrs
 
 from runtime_pack.audit.log import AuditLog
 from runtime_pack.audit.verify import LogHead
-from runtime_pack.errors import ContractError, EmitterError, StopCode
+from runtime_pack.errors import ContractError, StopCode
 from runtime_pack.events import Event, EventType
 from runtime_pack.labels import CLEAN
 from runtime_pack.ledger import (
@@ -34,10 +36,14 @@ from runtime_pack.ports import Approver, Clock, Emitter, ExecutionContext, Frame
 from runtime_pack.records import StepRecord, log_word
 from runtime_pack.seal import Seal
 
-__all__ = ("Held", "TaskRun", "checked_id")
+__all__ = ("GRACE_SECONDS", "Held", "TaskRun", "checked_id")
 
 _MODES: Final = ("now", "after_step")
 _SHORTEST_ALARM_SECONDS: Final = 0.01
+_LOGGER: Final = logging.getLogger(__name__)
+
+GRACE_SECONDS: Final = 1.0
+"""How long code that was told to stop may take before the run goes on without it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -55,40 +61,56 @@ class Held:
 
 
 class Scope:
-    """A stretch of the host's code that can be stopped: its task is cancelled, once.
+    """A task of the host's code that can be stopped: it is cancelled, once, and then left behind.
 
-    What `asyncio.timeout` does, with one timer for all scopes of a run.
+    `over` is done when the task has ended or, after a grace, would not. One timer serves all scopes
+    of a run.
     """
 
-    __slots__ = ("_handle", "_task", "deadline", "stopped")
+    __slots__ = ("_handle", "_loop", "_patient", "_task", "deadline", "over", "stopped")
 
-    def __init__(self, task: asyncio.Task[object]) -> None:
+    def __init__(self, task: asyncio.Task[Any], *, patient: bool = False) -> None:
         self._task = task
+        self._patient = patient
+        self._loop = asyncio.get_running_loop()
         self._handle: asyncio.Handle | None = None
+        self.over: asyncio.Future[None] = self._loop.create_future()
         self.deadline = math.inf
         self.stopped = False
+        task.add_done_callback(self._end)
+
+    def _end(self, _task: object = None) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
 
     def stop(self) -> None:
         """Cancel the task at its present await; called by the event loop."""
-        if not self.stopped:
-            self.stopped = True
-            self._task.cancel()
+        if self.stopped or self._task.done():
+            return
+        if self._patient:
+            self._patient = False
+            self._handle = self._loop.call_later(GRACE_SECONDS, self.stop)
+            return
+        self.stopped = True
+        self._task.cancel()
+        self._handle = self._loop.call_later(GRACE_SECONDS, self._end)
 
     def stop_soon(self) -> None:
         """Stop when the event loop has its turn: code that ends before is not stopped."""
         if self._handle is None:
-            self._handle = asyncio.get_running_loop().call_soon(self.stop)
+            self._handle = self._loop.call_soon(self.stop)
 
     def leave(self) -> None:
-        """The code has ended; the task is as it was before."""
+        """Nobody waits for the task any more."""
         if self._handle is not None:
             self._handle.cancel()
-        if self.stopped:
-            self._task.uncancel()
 
 
 class TaskRun:
-    """The state of one run. Not for threads: use it from the event loop that drives the run."""
+    """The state of one run. Use it from the event loop that drives the run.
+
+    `cancel` and `pause` may be called from any thread; nothing else may.
+    """
 
     def __init__(
         self,
@@ -126,6 +148,8 @@ class TaskRun:
         self.policy_sha256 = contract.tool_policy.sha256
         self.held: dict[str, Held] = {}
         self._scopes: set[Scope] = set()
+        self._abandoned: set[asyncio.Task[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
         self._driven = False
@@ -167,6 +191,14 @@ class TaskRun:
     def _interrupt(self, outcome: Outcome, *, resumable: bool, mode: str) -> None:
         if mode not in _MODES:
             raise ValueError(f"{mode!r} is not a mode: now or after_step")
+        loop = self._loop
+        if loop is None or not loop.is_running() or loop is _running_loop():
+            self._stop(outcome, resumable=resumable, mode=mode)
+            return
+        # From another thread: the loop that drives the run does it, in its turn.
+        loop.call_soon_threadsafe(partial(self._stop, outcome, resumable=resumable, mode=mode))
+
+    def _stop(self, outcome: Outcome, *, resumable: bool, mode: str) -> None:
         if self.interrupt is not None and not self.interrupt_resumable:
             resumable, outcome = False, self.interrupt
         self.interrupt, self.interrupt_resumable = outcome, resumable
@@ -186,6 +218,7 @@ class TaskRun:
 
     def begin_activity(self) -> None:
         """The run's time starts to count; at its end, what is in flight is stopped."""
+        self._loop = asyncio.get_running_loop()
         self.ledger.begin(self.clock.monotonic())
         left = self.ledger.remaining_seconds(self.clock.monotonic())
         self._wake_by(asyncio.get_running_loop().time() + left)
@@ -233,6 +266,18 @@ class TaskRun:
         self._scopes.discard(scope)
         scope.leave()
 
+    def abandon(self, task: asyncio.Task[Any]) -> None:
+        """Nobody waits for the task; what it raises is not news, and one that goes on is."""
+        self._abandoned.add(task)
+        task.add_done_callback(self._forget_task)
+        if not task.done():
+            _LOGGER.warning("run %s goes on without code that did not stop", self.id)
+
+    def _forget_task(self, task: asyncio.Task[Any]) -> None:
+        self._abandoned.discard(task)
+        if not task.cancelled():
+            task.exception()
+
     def enter(self) -> None:
         """One drive at a time.
 
@@ -244,8 +289,9 @@ class TaskRun:
         self._driven = True
 
     def leave(self) -> None:
-        """The drive is over."""
+        """The drive is over, and with it a pause that came too late to stop anything."""
         self._driven = False
+        self.pause_took_effect()
 
     def is_fresh(self) -> bool:
         """Whether nothing has happened in this run yet."""
@@ -312,20 +358,6 @@ class TaskRun:
         if self.audit is not None:
             self.audit.flush()
 
-    async def emit(self, event: Event) -> None:
-        """Tell the host's emitter, if there is one.
-
-        Raises:
-            EmitterError: the emitter raised.
-        """
-        if self.emitter is None:
-            return
-        try:
-            await self.emitter.emit(event)
-        # The host's code: whatever it raises, the action stops.
-        except Exception as error:
-            raise EmitterError(f"the emitter failed: {type(error).__name__}") from error
-
     def over_refused(self) -> bool:
         """Whether more calls were refused than the contract allows."""
         limit = self._refused_limit
@@ -354,6 +386,13 @@ class TaskRun:
         seconds = limits.seconds
         active = seconds if isinstance(seconds, str) else round(seconds * 1_000_000)
         return {"counts": dict(limits.counts), "active_us": active}
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def checked_id(run_id: str) -> str:

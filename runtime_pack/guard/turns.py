@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import attrs
@@ -19,6 +20,15 @@ from runtime_pack.records import turn_finished, turn_record, turn_started
 __all__ = ("Reserved", "TurnResult", "Turns")
 
 _TORN: Final = failure("model", StopCode.CANCELLED, "the turn did not end")
+# What an adapter may raise that is not a fault of the adapter.
+_OF_THE_RUN: Final = (
+    AuditError,
+    EmitterError,
+    KeyboardInterrupt,
+    SystemExit,
+    GeneratorExit,
+    asyncio.CancelledError,
+)
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.MALFORMED_CALL, FinishReason.UNKNOWN})
 
 
@@ -128,10 +138,10 @@ class Turns:
     async def _ask(self, context: ExecutionContext) -> Turn:
         try:
             output = await self._inner.execute_tool(TURN_TOOL, {}, context)
-        except (AuditError, EmitterError):
+        except _OF_THE_RUN:
             raise
         # The host's code: an adapter that raises loses the turn, and the run says why.
-        except Exception as error:
+        except BaseException as error:
             # Only the type: the text of a foreign error can hold a key, and this one is stored.
             text = f"the model's adapter failed ({type(error).__name__})"
             raise ModelError(text) from error

@@ -25,6 +25,7 @@ from runtime_pack.errors import (
 )
 from runtime_pack.events import Event, EventCode
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime
+from runtime_pack.guard.bounded import bounded
 from runtime_pack.guard.execution import CUT, NOT_BEGUN, OUTCOME_UNKNOWN
 from runtime_pack.guard.turns import TurnResult
 from runtime_pack.loop.keeper import Keeper, Taken, read_rows, restored_state
@@ -80,6 +81,7 @@ WRAP_UP_NOTICE: Final = (
 )
 # After so many calls of a response, whatever else wants to run gets its turn.
 _JUDGED_AT_ONCE: Final = 32
+_LOAD_SECONDS: Final = 30.0
 _EXPIRED: Final = "expired"
 _WITHDRAWN: Final = "withdrawn"
 
@@ -556,8 +558,6 @@ class Drive:
 
     async def _finished(self, outcome: Outcome) -> LoopResult:
         self.outcome = outcome
-        if outcome is self.run.interrupt:
-            self.run.pause_took_effect()
         stage = None if outcome.stop is None else outcome.stop.stage
         try:
             if stage != "audit":
@@ -603,7 +603,7 @@ class Drive:
         if store is None:
             return self.keeper.unstored(self.state, self.outcome)
         try:
-            return await store.load(self.run.id)
+            return await bounded(self.run, _LOAD_SECONDS, store.load(self.run.id))
         # The host's store may raise anything; the result stands without the state.
         except Exception:  # noqa: BLE001
             return None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import orjson
 
 from runtime_pack.errors import StateRefused, StoreError
 from runtime_pack.guard import AgentTaskRun
+from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.labels import join, parse_label
 from runtime_pack.machine import Outcome, State
 from runtime_pack.messages import (
@@ -39,6 +40,9 @@ from runtime_pack.state import (
 )
 
 __all__ = ("Keeper", "Taken", "read_rows", "restored_state")
+
+
+_LAST_SAVE_SECONDS: Final = 5.0
 
 
 @attrs.define(kw_only=True)
@@ -82,6 +86,12 @@ def read_rows(rows: Sequence[bytes]) -> Taken:
             case _:
                 raise StateRefused(f"unknown row {kind!r}")
     return taken
+
+
+def _checked_revision(revision: object) -> int:
+    if type(revision) is not int:
+        raise StoreError(f"the store answered with a {type(revision).__name__} for a revision")
+    return revision
 
 
 class Keeper:
@@ -204,15 +214,25 @@ class Keeper:
             self._torn = True
             head, rows = self._snapshot(state, outcome, store.seal)
             try:
-                self.revision = await store.commit(
-                    self.run.id, expected=self.revision, head=head, rows=rows
-                )
+                work = store.commit(self.run.id, expected=self.revision, head=head, rows=rows)
+                revision: object = await bounded(self.run, self._patience(), work, patient=True)
+                self.revision = _checked_revision(revision)
                 self._torn = False
             except StoreError:
                 raise
+            except TimeUp as error:
+                raise StoreError("the store did not end in time") from error
             # The host's store: whatever it raises, the run was not saved.
             except Exception as error:
                 raise StoreError(f"the store failed ({type(error).__name__})") from error
+
+    def _patience(self) -> float:
+        """Seconds that a save may take: the run's time, and a little where that is over."""
+        run = self.run
+        if run.interrupt_now:
+            return _LAST_SAVE_SECONDS
+        left = run.ledger.remaining_seconds(run.clock.monotonic())
+        return max(left, _LAST_SAVE_SECONDS)
 
     def unstored(self, state: State, outcome: Outcome | None) -> SavedRun:
         """A saved run made at the end, for a host that gave no store."""

@@ -485,30 +485,39 @@ def test_a_tool_that_raises_cancelled_error_of_its_own_is_a_tool_error() -> None
 
 
 @pytest.mark.parametrize("batch", [False, True], ids=["alone", "in a batch"])
-def test_what_is_no_exception_goes_through(tmp_path: Path, batch: bool) -> None:
-    """SystemExit of a tool ends the process as it wants to, and the log has the end of the run."""
+def test_a_tool_that_wants_the_process_to_end_has_its_way(tmp_path: Path, batch: bool) -> None:
+    """SystemExit goes through, every task is ended, and the log has the end of the run."""
+    path = tmp_path / "log.jsonl"
+    shelf = ToolShelf().add("t:long", SystemExit(3)).add("t:echo", does=forever)
+    asked = [("a", "t:long", "{}"), ("b", "t:echo", "{}")]
 
-    async def scenario() -> None:
-        path = tmp_path / "log.jsonl"
-        with AuditLog(path) as audit:
-            shelf = ToolShelf().add("t:long", Leave()).add("t:echo", does=forever)
-            stage = Rehearsal(shelf=shelf, audit=audit)
-            asked = [("a", "t:long", "{}"), ("b", "t:echo", "{}")]
-            stage.prepare([calls(*(asked if batch else asked[:1]))])
-            with pytest.raises(BaseException) as caught:
-                await stage.start()
+    with AuditLog(path) as audit:
+        stage = Rehearsal(shelf=shelf, audit=audit)
+        stage.prepare([calls(*(asked if batch else asked[:1]))])
+        with pytest.raises(SystemExit):
+            asyncio.run(stage.start())
 
-            assert isinstance(caught.value, Leave | BaseExceptionGroup)
-            assert len(asyncio.all_tasks()) == 1
-            assert stage.run.held == {}
-        types = [orjson.loads(line)["type"] for line in path.read_bytes().splitlines()]
-        assert types[-2:] == ["run:finished", "log:closed"]
+    types = [orjson.loads(line)["type"] for line in path.read_bytes().splitlines()]
+    assert stage.run.held == {}
+    assert types[-2:] == ["run:finished", "log:closed"]
 
-    asyncio.run(scenario())
+
+@pytest.mark.parametrize("batch", [False, True], ids=["alone", "in a batch"])
+def test_what_is_no_exception_is_a_tool_error_all_the_same(batch: bool) -> None:
+    """Siblings are not cancelled, and the run goes on."""
+    shelf = ToolShelf().add("t:long", Leave()).add("t:echo")
+    asked = [("a", "t:long", "{}"), ("b", "t:echo", "{}")]
+
+    result = asyncio.run(
+        Rehearsal(shelf=shelf).play(calls(*(asked if batch else asked[:1])), reply())
+    )
+
+    assert isinstance(result, Completed)
+    assert told(result) == (["TOOL_ERROR", None] if batch else ["TOOL_ERROR"])
 
 
 class Leave(BaseException):
-    """Not an Exception, like SystemExit."""
+    """Not an Exception, and none of the two that end a process."""
 
 
 # Fields of wrong types are the faults at hand.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,14 +15,18 @@ from runtime_pack import (
     ApprovalRequired,
     Completed,
     ContractError,
+    Event,
+    ExecutionContext,
     LoopError,
     LoopResult,
     MemoryRunStore,
+    Suspended,
     TaskContract,
     ToolOutput,
     ToolPolicy,
     ToolRule,
     ToolSpec,
+    Turn,
     TurnInput,
     UserMessage,
     create_agent_runtime,
@@ -29,8 +34,10 @@ from runtime_pack import (
     resume_governed_agent_loop,
     run_governed_agent_loop,
 )
+from runtime_pack.guard.task_run import GRACE_SECONDS
 from runtime_pack.ledger import TURNS
 from runtime_pack.messages import Json, ToolMessage
+from runtime_pack.ports import PreflightRuntime, ToolRuntime, TurnRequest
 from runtime_pack.testing import Rehearsal, ScriptedModel, ToolShelf, calls, reply
 
 ONE = calls(("a", "t:echo", "{}"))
@@ -265,3 +272,241 @@ def test_two_predicates_do_not_share_a_digest() -> None:
     assert len(digests) == len(whens)
     again = ToolPolicy([ToolRule(tool="t", approval_class="deny", when=above(1))]).sha256
     assert again in digests
+
+
+# ── code that hangs, or does not stop ───────────────────────────────────────────────────────────
+
+
+async def hang() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+async def stubborn() -> None:
+    """Goes on for a while, whatever it is told."""
+    ends = asyncio.get_running_loop().time() + 3 * GRACE_SECONDS
+    while (left := ends - asyncio.get_running_loop().time()) > 0:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(left)
+
+
+class HungEmitter:
+    """Never comes back, or raises what it is made with."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self._error = error
+
+    async def emit(self, event: Event) -> None:
+        if self._error is not None:
+            raise self._error
+        await hang()
+
+
+class HungStore(MemoryRunStore):
+    """Never comes back from its second commit; or answers it with a word."""
+
+    def __init__(self, word: str | None = None) -> None:
+        super().__init__()
+        self._word = word
+        self._commits = 0
+
+    async def commit(
+        self, run_id: str, *, expected: int, head: bytes, rows: Sequence[bytes]
+    ) -> int:
+        self._commits += 1
+        if self._commits == 2 and self._word is not None:
+            return odd(self._word)  # type: ignore[no-any-return]
+        if self._commits == 2:
+            await hang()
+        return await super().commit(run_id, expected=expected, head=head, rows=rows)
+
+
+DENY = ToolPolicy([ToolRule(tool="t:echo", approval_class="deny")])
+
+
+async def cancelled_later(stage: Rehearsal) -> LoopResult:
+    stage.prepare([ONE, reply()])
+    drive = asyncio.create_task(stage.start())
+    await asyncio.sleep(0.05)
+    stage.run.cancel("enough")
+    return await asyncio.wait_for(drive, 5 * GRACE_SECONDS)
+
+
+@pytest.mark.parametrize("how", ["time", "cancel", "raises"])
+def test_an_emitter_that_does_not_come_back_has_failed(how: str) -> None:
+    """EMITTER_FAILED when the run's time is over or it is cancelled, or it cancels itself."""
+    seconds = 0.1 if how == "time" else 60
+    stage = Rehearsal(
+        shelf=ToolShelf().add("t:echo"),
+        contract=TaskContract(tool_policy=DENY, max_duration_seconds=seconds),
+        emitter=HungEmitter(asyncio.CancelledError() if how == "raises" else None),
+    )
+
+    result = asyncio.run(cancelled_later(stage) if how == "cancel" else stage.play(ONE))
+
+    assert isinstance(result, LoopError)
+    assert result.stop is not None
+    assert result.stop.code == "EMITTER_FAILED"
+
+
+def test_a_store_that_does_not_come_back_has_failed() -> None:
+    """A cancelled run does not wait for it."""
+    stage = Rehearsal(shelf=ToolShelf().add("t:echo"), store=HungStore())
+
+    result = asyncio.run(cancelled_later(stage))
+
+    assert isinstance(result, LoopError)
+    assert result.stop is not None
+    assert result.stop.code == "STORE_FAILED"
+
+
+def test_a_store_that_answers_with_no_revision_has_failed() -> None:
+    """The run cannot count on what was saved."""
+    stage = Rehearsal(shelf=ToolShelf().add("t:echo"), store=HungStore("two"))
+    stage.prepare([ONE, reply()])
+
+    result = asyncio.run(stage.start())
+
+    assert isinstance(result, LoopError)
+    assert result.stop is not None
+    assert result.stop.code == "STORE_FAILED"
+
+
+class HungCheck:
+    """A runtime whose check never comes back, or changes what it is given."""
+
+    def __init__(self, inner: ToolRuntime, *, changes: bool = False) -> None:
+        self._inner = inner
+        self._changes = changes
+
+    def tool_spec(self, name: str) -> ToolSpec | None:
+        return self._inner.tool_spec(name) if isinstance(self._inner, PreflightRuntime) else None
+
+    async def preflight(
+        self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
+    ) -> ToolOutput | None:
+        if self._changes:
+            odd(arguments)["x"] = "changed"
+        else:
+            await hang()
+        return None
+
+    async def execute_tool(
+        self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
+    ) -> ToolOutput:
+        return await self._inner.execute_tool(name, arguments, context)
+
+
+async def checked(shelf: ToolShelf, seconds: float, *, changes: bool) -> LoopResult:
+    model = ScriptedModel([calls(("a", "t:echo", {"x": "asked"})), reply()])
+    run = create_agent_task_run(TaskContract(max_duration_seconds=seconds))
+    inner = create_agent_runtime(model=model, tools=shelf.tools)
+    return await run_governed_agent_loop(
+        runtime=run.guard_runtime(HungCheck(inner, changes=changes)),
+        execute_turn_input=TurnInput(messages=[UserMessage(text="go")], tool_catalog=shelf.specs),
+    )
+
+
+def test_a_check_that_does_not_come_back_has_not_passed() -> None:
+    """The call is refused and does not run; the run ends with its time."""
+    shelf = ToolShelf().add("t:echo")
+
+    result = asyncio.run(checked(shelf, 0.1, changes=False))
+
+    assert told(result) == ["POLICY_ERROR"]
+    assert shelf.calls == []
+
+
+def test_a_tool_that_does_not_stop_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+    """TIMEOUT, executed unknown, soon after its limit; and somebody is told."""
+
+    async def scenario() -> LoopResult:
+        async def does(context: ExecutionContext) -> Json:
+            await stubborn()
+            return "late"
+
+        shelf = ToolShelf().add("t:echo", does=does, timeout_seconds=0.05)
+        stage = Rehearsal(shelf=shelf)
+        return await asyncio.wait_for(stage.play(ONE, reply()), 2 * GRACE_SECONDS)
+
+    result = asyncio.run(scenario())
+
+    assert isinstance(result, Completed)
+    assert told(result) == ["TIMEOUT"]
+    assert result.steps[1].executed == "unknown"
+    assert "did not stop" in caplog.text
+
+
+@pytest.mark.parametrize("soon", [True, False], ids=["answers soon", "does not stop"])
+def test_a_model_that_answers_after_the_end_is_not_heard(soon: bool) -> None:
+    """The turn is lost with the run's time, whatever the adapter makes of its cancellation."""
+
+    class Late:
+        async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
+            if soon:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await hang()
+            else:
+                await stubborn()
+            return reply("late")
+
+    async def scenario() -> LoopResult:
+        run = create_agent_task_run(TaskContract(max_duration_seconds=0.05))
+        runtime = run.guard_runtime(create_agent_runtime(model=Late()))
+        given = TurnInput(messages=[UserMessage(text="go")])
+        drive = run_governed_agent_loop(runtime=runtime, execute_turn_input=given)
+        return await asyncio.wait_for(drive, 2 * GRACE_SECONDS)
+
+    result = asyncio.run(scenario())
+
+    assert isinstance(result, Suspended)
+    assert result.text == ""
+
+
+# ── other threads, late pauses ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("stop", ["cancel", "pause"])
+def test_a_run_can_be_stopped_from_another_thread(stop: str) -> None:
+    """The loop that drives the run does it; the call in flight is stopped."""
+
+    async def scenario() -> LoopResult:
+        async def does(context: ExecutionContext) -> Json:
+            await asyncio.to_thread(getattr(stage.run, stop), "enough")
+            await hang()
+            return "never"
+
+        stage = Rehearsal(shelf=ToolShelf().add("t:echo", does=does))
+        stage.prepare([ONE])
+        return await asyncio.wait_for(stage.start(), 5)
+
+    result = asyncio.run(scenario())
+
+    assert result.kind == ("cancelled" if stop == "cancel" else "suspended")
+
+
+def test_a_pause_that_came_too_late_does_not_stop_the_next_drive() -> None:
+    """It lands in the last turn, and the run is completed."""
+
+    async def scenario() -> None:
+        stage = Rehearsal()
+
+        class Pausing:
+            async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
+                if len(request.messages) == 1:
+                    stage.run.pause("late")
+                return reply()
+
+        store = MemoryRunStore()
+        runtime = stage.run.guard_runtime(create_agent_runtime(model=Pausing()))
+        given = TurnInput(messages=[UserMessage(text="go")])
+        first = await run_governed_agent_loop(
+            runtime=runtime, execute_turn_input=given, store=store
+        )
+        second = await resume_governed_agent_loop(
+            runtime=runtime, store=store, run_id=first.run_id, message="more"
+        )
+
+        assert isinstance(first, Completed)
+        assert isinstance(second, Completed)
+
+    asyncio.run(scenario())
