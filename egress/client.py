@@ -334,6 +334,8 @@ class _Lookup:
             raise DnsFailed(
                 host=target.host, hop=hop, detail=error.strerror or "", temporary=temporary
             ) from error
+        if not isinstance(answers, Sequence) or isinstance(answers, str | bytes | bytearray):
+            raise DnsFailed(host=target.host, hop=hop, detail=f"a {type(answers).__name__}")
         if not answers:
             raise DnsFailed(host=target.host, hop=hop, detail="no answer")
         return answers

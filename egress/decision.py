@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from ipaddress import IPv6Address
+from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 import attrs
@@ -221,8 +221,14 @@ def enforced(
     return Allow(rule=deny.rule, entry="unsafe_report_only", addresses=lenient.addresses)
 
 
-def _as_address(address: Address | str) -> Address | None:
-    return parse_address(address) if isinstance(address, str) else unmap(address)
+def _as_address(address: object) -> Address | None:
+    """The address a resolver means; total, and a number or packed bytes are none."""
+    if isinstance(address, str):
+        return parse_address(address)
+    # Not their subclasses: an `IPv4Interface` is written with a prefix.
+    if type(address) is IPv4Address or type(address) is IPv6Address:
+        return unmap(address)
+    return None
 
 
 def _exemption(

@@ -394,6 +394,29 @@ def test_a_closed_client_fetches_nothing() -> None:
     _run(main())
 
 
+@pytest.mark.parametrize(
+    "answer", [None, 5, True, "93.184.215.14", b"93.184.215.14", {"93.184.215.14"}, iter(())]
+)
+def test_an_answer_that_is_no_sequence_is_a_failed_lookup(answer: Any) -> None:
+    """A host's resolver that answers something else ends the fetch, and nothing is dialled."""
+
+    class Odd:
+        async def resolve(self, host: str, port: int) -> Sequence[str]:
+            del host, port
+            value: Sequence[str] = answer
+            return value
+
+    transport = RecordingTransport([ScriptedAnswer()])
+
+    async def main() -> None:
+        async with GuardedClient(_policy("a.test"), resolver=Odd(), transport=transport) as client:
+            with pytest.raises(DnsFailed):
+                await client.fetch("http://a.test/")
+
+    _run(main())
+    assert transport.connects == []
+
+
 def test_a_host_fetch_replaces_lookup_and_transport() -> None:
     """`fetch=`: list and literals are checked here at every hop, names are not looked up."""
     ours = RecordingFetch([ScriptedAnswer.redirect("http://evil.test/"), ScriptedAnswer()])

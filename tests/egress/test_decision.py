@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+from typing import Any
 
 import attrs
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from egress import (
     AddressPolicy,
@@ -126,10 +128,17 @@ def test_one_bad_answer_denies() -> None:
         (["8.8.8.8", ""], DenyReason.MALFORMED_ANSWER),
         (["8.8.8.8", "fe80::1%eth0"], DenyReason.SCOPED_ADDRESS),
         (["8.8.8.8"] * (MAX_ANSWERS + 1), DenyReason.TOO_MANY_ANSWERS),
+        ([134744072], DenyReason.MALFORMED_ANSWER),
+        ([True], DenyReason.MALFORMED_ANSWER),
+        ([b"8.8.8.8"], DenyReason.MALFORMED_ANSWER),
+        ([b"\x08\x08\x08\x08"], DenyReason.MALFORMED_ANSWER),
+        ([("8.8.8.8", 80)], DenyReason.MALFORMED_ANSWER),
+        ([None], DenyReason.MALFORMED_ANSWER),
+        ([ipaddress.ip_interface("8.8.8.8/8")], DenyReason.MALFORMED_ANSWER),
     ],
 )
 def test_answers_that_are_none_are_never_a_yes(
-    given_answers: list[str], reason: DenyReason
+    given_answers: list[Any], reason: DenyReason
 ) -> None:
     """R11: no answer, an unreadable one, and a flood of them."""
     verdict = check_answers(_policy("a.test"), parse_target("http://a.test/"), given_answers)
@@ -177,6 +186,36 @@ def test_vetted_is_exactly_what_passes_one_by_one(
         assert set(verdict.addresses) == vouched
     elif not target.is_literal and single:
         assert any(isinstance(each, Deny) for each in single)
+
+
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.ip_addresses()
+    | st.ip_addresses().map(str)
+    | st.sampled_from([object(), ipaddress.ip_network("8.0.0.0/8")]),
+    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner),
+    max_leaves=6,
+)
+
+
+@given(policies(), targets(), st.lists(anything, max_size=4))
+def test_deciding_is_total_over_what_a_resolver_answers(
+    policy: EgressPolicy, target: Target, given_answers: list[Any]
+) -> None:
+    """Nothing is raised, and only text and the two address types can be a yes."""
+    verdict = check_answers(policy, target, given_answers)
+
+    if isinstance(verdict, Allow):
+        assert all(
+            isinstance(each, str | ipaddress.IPv4Address | ipaddress.IPv6Address)
+            for each in given_answers
+        )
+        assert verdict.addresses
 
 
 @pytest.mark.parametrize("value", ["false", 0, None, "yes", 1])
