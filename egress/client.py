@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self
 
@@ -27,6 +28,8 @@ from egress.errors import (
     DeadlineExceeded,
     DnsFailed,
     EgressDenied,
+    EgressError,
+    FetchError,
 )
 from egress.policy import EgressPolicy, PublicHosts
 from egress.ports import (
@@ -46,6 +49,7 @@ __all__ = ("Fetched", "GuardedClient", "RunMeter")
 
 _LOG: Final = logging.getLogger("egress")
 
+_CHUNKS_PER_TURN: Final = 64
 _TEMPORARY_DNS_ERRORS = frozenset({socket.EAI_AGAIN})
 
 
@@ -279,7 +283,12 @@ class _Run:
 
 async def _collect(response: HopResponse, meter: BodyMeter, granted: Callable[[int], int]) -> bytes:
     parts: list[bytes] = []
+    chunks = 0
     async for chunk in response.body:
+        chunks += 1
+        if chunks % _CHUNKS_PER_TURN == 0:
+            # A body that never waits, and may be empty for ever, must not outlive the deadline.
+            await asyncio.sleep(0)
         usable = granted(len(chunk))
         for piece in meter.feed(chunk[:usable]):
             parts.append(piece)
@@ -349,16 +358,73 @@ class _NoLookups:
 
 
 class _FetchTransport:
-    """A `Fetch` as a `Transport`."""
+    """A `Fetch` as a `Transport`; what the host's code breaks is a failed fetch."""
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
 
     async def send(self, request: HopRequest) -> HopResponse:
-        return await self._fetch(request.target)
+        with _as_failures(request):
+            response = await self._fetch(request.target)
+        if not _is_answer(response):
+            raise _port_failed(request, f"a {type(response).__name__} that is no answer")
+        return attrs.evolve(response, body=_PortBody(request, response.body))
 
     async def aclose(self) -> None:
         """What the callable holds is its owner's."""
+
+
+class _PortBody:
+    """The body that a `Fetch` gave, with its faults as failures of the hop."""
+
+    def __init__(self, request: HopRequest, body: AsyncIterator[bytes]) -> None:
+        self._request = request
+        self._body = body
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        with _as_failures(self._request):
+            chunk = await anext(self._body)
+        if not isinstance(chunk, bytes):
+            raise _port_failed(self._request, f"a {type(chunk).__name__} in the body")
+        return chunk
+
+
+@contextmanager
+def _as_failures(request: HopRequest) -> Iterator[None]:
+    """Errors of the host's code as `FetchError`, the type of the error kept for the operator."""
+    try:
+        yield
+    # Those have their meaning; an assertion is a test double's, and nobody's to swallow.
+    except (EgressError, OSError, StopAsyncIteration, AssertionError):
+        raise
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody has cancelled this fetch: the host let a cancellation of its own escape.
+        raise _port_failed(request, type(error).__name__) from error
+    except Exception as error:
+        raise _port_failed(request, type(error).__name__) from error
+
+
+def _port_failed(request: HopRequest, detail: str) -> FetchError:
+    return FetchError(host=request.target.host, hop=request.hop, detail=detail)
+
+
+def _is_answer(response: object) -> bool:
+    return (
+        isinstance(response, HopResponse)
+        and type(response.status) is int
+        and isinstance(response.headers, tuple)
+        and all(
+            isinstance(field, tuple) and [type(part) for part in field] == [str, str]
+            for field in response.headers
+        )
+        and isinstance(response.body, AsyncIterator)
+    )
 
 
 # Loaded when first needed: neither `import egress` nor a client over other ports loads aiohttp.

@@ -47,7 +47,8 @@ class FetchLimits:
         max_informational: 1xx responses of one hop.
 
     Raises:
-        ValueError: A limit is not positive (`max_redirects` and `max_informational` may be 0).
+        ValueError: A limit is not positive (`max_redirects` and `max_informational` may be 0), or
+            a limit other than `timeout_seconds` is no whole number.
     """
 
     max_redirects: int = 5
@@ -58,16 +59,22 @@ class FetchLimits:
     max_informational: int = 16
 
     def __attrs_post_init__(self) -> None:
-        positive = (
-            self.timeout_seconds,
-            self.max_raw_bytes,
-            self.max_decoded_bytes,
-            self.max_header_bytes,
-        )
-        if not all(0 < limit < float("inf") for limit in positive):
-            raise ValueError("every limit of a fetch is a positive, finite number")
-        if self.max_redirects < 0 or self.max_informational < 0:
-            raise ValueError("a count of a fetch is not negative")
+        seconds = self.timeout_seconds
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            raise ValueError("the seconds of a fetch are a number")
+        if not 0 < seconds < float("inf"):
+            raise ValueError("the seconds of a fetch are positive and finite")
+        for size in (self.max_raw_bytes, self.max_decoded_bytes, self.max_header_bytes):
+            if not _is_whole(size) or size <= 0:
+                raise ValueError("a size of a fetch is a whole number from 1")
+        for count in (self.max_redirects, self.max_informational):
+            if not _is_whole(count) or count < 0:
+                raise ValueError("a count of a fetch is a whole number from 0")
+
+
+def _is_whole(value: object) -> bool:
+    # True is not 1.
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 UNLIMITED: Final = "unlimited"

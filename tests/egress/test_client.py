@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -20,6 +20,7 @@ from egress import (
     FetchError,
     FetchLimits,
     GuardedClient,
+    Target,
     UrlRejected,
     check_listed,
     parse_allowlist,
@@ -437,6 +438,94 @@ def test_a_host_fetch_replaces_lookup_and_transport() -> None:
         GuardedClient(_policy("a.test"), fetch=ours, resolver=ScriptedResolver())
 
 
+async def _one(chunk: Any) -> AsyncIterator[Any]:
+    yield chunk
+
+
+async def _broken_body() -> AsyncIterator[bytes]:
+    yield b"x"
+    raise KeyError("x")
+
+
+def _answered(*, status: Any = 200, headers: Any = (), body: Any) -> HopResponse:
+    return HopResponse(status=status, headers=headers, body=body)
+
+
+_ODD_ANSWERS: list[tuple[Any, str]] = [
+    (KeyError("secret"), "KeyError"),
+    (asyncio.CancelledError(), "CancelledError"),
+    ("nope", "str"),
+    (None, "NoneType"),
+    (_answered(status=True, body=_one(b"")), "HopResponse"),
+    (_answered(headers=(("a", 1),), body=_one(b"")), "HopResponse"),
+    (_answered(headers=[], body=_one(b"")), "HopResponse"),
+    (_answered(body=b"x"), "HopResponse"),
+    (_answered(body=_one("text")), "str"),
+    (_answered(body=_broken_body()), "KeyError"),
+]
+
+
+@pytest.mark.parametrize(("step", "told"), _ODD_ANSWERS)
+def test_what_a_host_fetch_breaks_is_a_failed_fetch(step: Any, told: str) -> None:
+    """The type is kept for the operator, the words of the error are not."""
+
+    async def ours(target: Target, /) -> HopResponse:
+        del target
+        if isinstance(step, BaseException):
+            raise step
+        answer: HopResponse = step
+        return answer
+
+    async def main() -> None:
+        async with GuardedClient(_policy("a.test"), fetch=ours) as client:
+            with pytest.raises(FetchError) as caught:
+                await client.fetch("http://a.test/")
+        assert told in caught.value.detail
+        assert "secret" not in str(caught.value)
+        assert not caught.value.retryable
+
+    _run(main())
+
+
+def test_a_cancelled_fetch_of_the_host_stays_cancelled() -> None:
+    """Only a cancellation that nobody asked for is a failure."""
+
+    async def hang(target: Target, /) -> HopResponse:
+        del target
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    async def main() -> None:
+        async with GuardedClient(_policy("a.test"), fetch=hang) as client:
+            task = asyncio.ensure_future(client.fetch("http://a.test/"))
+            await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    _run(main())
+
+
+def test_a_body_that_never_waits_ends_at_the_deadline() -> None:
+    """Empty chunks for ever neither hold the loop nor escape the deadline."""
+
+    async def empty() -> AsyncIterator[bytes]:
+        while True:
+            yield b""
+
+    async def ours(target: Target, /) -> HopResponse:
+        del target
+        return HopResponse(status=200, headers=(), body=empty())
+
+    async def main() -> None:
+        limits = FetchLimits(timeout_seconds=0.05)
+        async with GuardedClient(_policy("a.test"), limits=limits, fetch=ours) as client:
+            with pytest.raises(DeadlineExceeded):
+                await client.fetch("http://a.test/")
+
+    _run(main())
+
+
 def test_a_proxy_denial_keeps_its_event_id() -> None:
     """The event exists already: the id says so, and no second one is to be made."""
     target = parse_target("http://a.test/")
@@ -460,6 +549,18 @@ def test_a_proxy_denial_keeps_its_event_id() -> None:
     "changes",
     [
         {"timeout_seconds": 0},
+        {"timeout_seconds": True},
+        {"timeout_seconds": "5"},
+        {"timeout_seconds": None},
+        {"max_redirects": True},
+        {"max_redirects": 2.5},
+        {"max_redirects": "5"},
+        {"max_informational": False},
+        {"max_informational": 1.0},
+        {"max_raw_bytes": True},
+        {"max_raw_bytes": 2.5},
+        {"max_decoded_bytes": 1e6},
+        {"max_header_bytes": None},
         {"timeout_seconds": float("inf")},
         {"timeout_seconds": float("nan")},
         {"max_raw_bytes": 0},
