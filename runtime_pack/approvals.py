@@ -12,7 +12,7 @@ import attrs
 import orjson
 
 from runtime_pack.labels import Label, parse_label
-from runtime_pack.messages import Json, clean_text
+from runtime_pack.messages import Json, clean_text, frozen_arguments
 
 __all__ = (
     "ApprovalRequest",
@@ -97,7 +97,7 @@ class ApprovalRequest:
             raise ValueError("the digest is not that of the arguments")
         words = {key: str(item) for key, item in fields.items()}
         return cls(
-            arguments=arguments,
+            arguments=frozen_arguments(arguments),
             expires_at=None if expires is None else datetime.fromisoformat(str(expires)),
             reasons=tuple(str(reason) for reason in reasons),
             label=label,

@@ -35,6 +35,7 @@ from runtime_pack.messages import (
     Turn,
     TurnStatus,
     clean_text,
+    frozen_arguments,
 )
 
 __all__ = (
@@ -153,7 +154,9 @@ def ingest_call(
     call: ToolCall, *, step: str, taken: dict[str, int], cut: bool = False
 ) -> IngestedCall:
     """One call of a response, or of a direct caller, with its identity; see `ingest`."""
-    arguments, fault = _parse_arguments(call.arguments)
+    parsed, fault = _parse_arguments(call.arguments)
+    # The history and all who judge the call hold this one object: none of them can change it.
+    arguments = frozen_arguments(parsed)
     if cut:
         fault = refusal(
             CallCode.TRUNCATED,

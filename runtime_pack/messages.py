@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import TypeAlias, overload
+from typing import Any, NoReturn, SupportsIndex, TypeAlias, overload
 
 import attrs
 
@@ -17,6 +17,8 @@ from runtime_pack.labels import CLEAN, UNLABELLED, Label, parse_label
 __all__ = (
     "AssistantMessage",
     "FinishReason",
+    "FrozenArray",
+    "FrozenObject",
     "Json",
     "Message",
     "SystemMessage",
@@ -27,7 +29,9 @@ __all__ = (
     "TurnStatus",
     "Usage",
     "UserMessage",
+    "call_fault",
     "clean_text",
+    "frozen_arguments",
     "history_fault",
     "message_from_json",
     "message_to_json",
@@ -122,13 +126,56 @@ def turn_fault(turn: Turn) -> str | None:
     if turn.usage is not None and not _is_usage(turn.usage):
         return "usage is not two counts of tokens"
     for call in turn.calls:
-        fault = _call_fault(call)
+        fault = call_fault(call)
         if fault is not None:
             return fault
     return None
 
 
-def _call_fault(call: object) -> str | None:
+def _refuse_change(self: object, *_args: Any, **_named: Any) -> NoReturn:
+    del self
+    raise TypeError("this is part of the history of a run and cannot be changed; copy it first")
+
+
+class FrozenObject(dict[str, "Json"]):
+    """A JSON object that cannot be changed; a copy of it is a plain one."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __ior__ = _refuse_change
+    clear = pop = popitem = setdefault = update = _refuse_change
+
+    def __reduce_ex__(self, _protocol: SupportsIndex) -> tuple[type, tuple[dict[str, Json]]]:
+        return dict, (dict(self),)
+
+
+class FrozenArray(list["Json"]):
+    """A JSON array that cannot be changed; a copy of it is a plain one."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse_change
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse_change
+
+    def __reduce_ex__(self, _protocol: SupportsIndex) -> tuple[type, tuple[list[Json]]]:
+        return list, (list(self),)
+
+
+def frozen_arguments(arguments: Mapping[str, Json]) -> Mapping[str, Json]:
+    """A copy of a JSON object that nobody can change, at any depth; its texts can be stored."""
+    return FrozenObject({clean_text(key): _frozen(item) for key, item in arguments.items()})
+
+
+def _frozen(value: Json) -> Json:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, Mapping):
+        return frozen_arguments(value)
+    if isinstance(value, list | tuple):
+        return FrozenArray(_frozen(item) for item in value)
+    return value
+
+
+def call_fault(call: object) -> str | None:
+    """What is wrong with the fields of a call; None when nothing is."""
     if not isinstance(call, ToolCall):
         return "a call is not a ToolCall"
     name: object = call.name
@@ -338,5 +385,5 @@ def _call(value: object) -> ToolCall:
     return ToolCall(
         id=_text(value["id"], "id"),
         name=_text(value["name"], "name"),
-        arguments=value["arguments"],
+        arguments=frozen_arguments(value["arguments"]),
     )

@@ -52,7 +52,8 @@ class ExecutionContext:
     """Who is calling, and what a tool may ask of the run.
 
     Attributes:
-        record: writes an event to the run's log; raises `AuditError` when it cannot.
+        record: writes a violation of this step to the run's log; raises `AuditError` when it
+            cannot, and `ContractError` for any other event or from another thread.
         burned: the nonces that this run has used; a fence adds to it.
         label: the join of everything the model has seen so far.
         allowlists: name and entries of the lists of workspace and task that a read is held to

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import attrs
 import orjson
 
+from runtime_pack.approvals import digest_arguments
 from runtime_pack.audit.log import AuditLog
 from runtime_pack.catalog import Citation, Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import AuditError, CallCode, ContractError, EmitterError
+from runtime_pack.events import Event, EventType
 from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.guard.task_run import Held, TaskRun
 from runtime_pack.labels import Integrity, Label, join
@@ -27,6 +30,7 @@ __all__ = (
     "NOT_BEGUN",
     "OUTCOME_UNKNOWN",
     "Execution",
+    "Recorder",
     "call_context",
     "checked_output",
     "exhausted",
@@ -50,6 +54,34 @@ OUTCOME_UNKNOWN: Final = refusal(
 _CODE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}\Z")
 
 
+class Recorder:
+    """What a tool may write to the log: that the policy stopped something in its own step."""
+
+    __slots__ = ("_run", "_step", "_thread")
+
+    def __init__(self, run: TaskRun, step: str) -> None:
+        self._run = run
+        self._step = step
+        self._thread = threading.get_ident()
+
+    def __call__(self, event: Event) -> None:
+        """Record the event.
+
+        Raises:
+            ContractError: it is no violation, or of another run or step, or comes from a thread
+                that is not the run's.
+            AuditError: the log could not take it.
+        """
+        if threading.get_ident() != self._thread:
+            raise ContractError("record", "is called from the thread that drives the run")
+        if not isinstance(event, Event) or event.type is not EventType.SANDBOX_VIOLATION:
+            raise ContractError("record", "takes violations of a tool's own step and nothing else")
+        subject = event.subject
+        if subject.get("run") != self._run.id or subject.get("step") != self._step:
+            raise ContractError("record", "the event is of another run or step")
+        self._run.record(event)
+
+
 def call_context(
     run: TaskRun, base: ExecutionContext, step: str, call: ToolCall
 ) -> ExecutionContext:
@@ -65,7 +97,7 @@ def call_context(
         label=run.label,
         allowlists=run.allowlists,
         burned=run.burned,
-        record=run.record,
+        record=Recorder(run, step),
     )
 
 
@@ -103,6 +135,8 @@ class Execution:
         run, held = self._run, self._run.held.get(step)
         if held is None or not held.ready or held.tool != call.name or spec.name != call.name:
             raise ContractError("step", f"{step!r} was not admitted for this call")
+        if not _is_as_judged(call, held):
+            return self._changed(step, call, held, attempt)
         if run.interrupt is not None:
             return NOT_BEGUN
         record = self._record(step, call, held, attempt)
@@ -128,6 +162,16 @@ class Execution:
                 run.settle(step)
             self._finish(record, subject, output, begun)
         run.label = join(run.label, output.label)
+        return output
+
+    def _changed(self, step: str, call: ToolCall, held: Held, attempt: int) -> ToolOutput:
+        """What is to run is not what was judged: it does not."""
+        run, begun = self._run, self._run.clock.monotonic()
+        output = refusal(CallCode.POLICY_ERROR, "The arguments are not those that were judged.")
+        run.settle(step)
+        record = self._record(step, call, held, attempt)
+        run.steps.append(record)
+        self._finish(record, run.subject(step, call.id), output, begun)
         return output
 
     def _inside(
@@ -199,6 +243,12 @@ class Execution:
     def _frames(self, name: str) -> bool:
         """Whether the runtime, and not the tool, says that a text stands in a fence."""
         return self._framing is not None and self._framing.frames(name) is True
+
+
+def _is_as_judged(call: ToolCall, held: Held) -> bool:
+    return isinstance(call.arguments, Mapping) and held.args_sha256 == digest_arguments(
+        call.arguments
+    )
 
 
 def checked_output(output: object) -> ToolOutput:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
+import attrs
 import orjson
 
 from runtime_pack.approvals import ApprovalRequest, Decision, Verdict, digest_arguments
@@ -25,7 +26,7 @@ from runtime_pack.guard.execution import call_context, checked_output, exhausted
 from runtime_pack.guard.task_run import Held, TaskRun
 from runtime_pack.ledger import UNLIMITED, Shortfall, step_buckets
 from runtime_pack.machine import Admission, Admitted, IngestedCall, Pending, Refused, refusal
-from runtime_pack.messages import Json, ToolCall, clean_text
+from runtime_pack.messages import Json, ToolCall, clean_text, frozen_arguments
 from runtime_pack.policy import ApprovalClass, ClassVerdict, ToolRule, classify_call
 from runtime_pack.ports import ExecutionContext, PreflightRuntime, ToolRuntime
 from runtime_pack.records import (
@@ -234,7 +235,7 @@ class Judge:
             step=call.step,
             tool=held.tool,
             tool_sha256=self.definition(spec),
-            arguments=orjson.loads(held.arguments),
+            arguments=frozen_arguments(orjson.loads(held.arguments)),
             arguments_sha256=held.args_sha256,
             policy_sha256=run.policy_sha256,
             label=run.label,
@@ -260,9 +261,11 @@ class Judge:
             left = (request.expires_at - run.clock.now()).total_seconds()
             if left <= 0:
                 return None
+        # Of its own: what the approver does to it, the request does not become.
+        shown = attrs.evolve(request, arguments=orjson.loads(_canonical(request.arguments)))
         run.end_activity()
         try:
-            decision: object = await bounded(run, left, approver.decide(request))
+            decision: object = await bounded(run, left, approver.decide(shown))
         # The host's code: nothing that it raises can approve a call.
         except Exception:  # noqa: BLE001
             return None
@@ -311,6 +314,9 @@ class Judge:
         offered: Mapping[str, ToolSpec],
         context: ExecutionContext,
     ) -> tuple[ToolOutput | None, Shortfall | None, EventCode]:
+        if digest_arguments(request.arguments) != request.arguments_sha256:
+            text = "The arguments are not those that a person was asked about."
+            return refusal(CallCode.POLICY_ERROR, text), None, EventCode.APR003D
         if request.expired(self._run.clock.now()):
             text = "The request to a person expired before it was answered."
             refused = refusal(CallCode.APPROVAL_EXPIRED, text, retryable=True)

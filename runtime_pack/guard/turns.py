@@ -10,6 +10,7 @@ import attrs
 from runtime_pack.catalog import TURN_TOOL, ToolOutput
 from runtime_pack.errors import AuditError, EmitterError, ModelError, StopCode
 from runtime_pack.guard.bounded import StrayCancellation, TimeUp, bounded
+from runtime_pack.guard.execution import Recorder
 from runtime_pack.guard.task_run import TaskRun
 from runtime_pack.ledger import DURATION, TURNS, UNLIMITED, WRAP_UP, Shortfall
 from runtime_pack.machine import Outcome, OutcomeKind, budget_stop, failure
@@ -131,7 +132,7 @@ class Turns:
             turn=run.turn,
             label=run.label,
             burned=run.burned,
-            record=run.record,
+            record=Recorder(run, step),
             request=request,
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
 import attrs
+import orjson
 
 from runtime_pack.approvals import ApprovalRequest
 from runtime_pack.catalog import ToolSpec, index_catalog
@@ -16,9 +17,12 @@ from runtime_pack.messages import (
     AssistantMessage,
     Message,
     SystemMessage,
+    ToolCall,
     ToolMessage,
     UserMessage,
+    call_fault,
     clean_text,
+    frozen_arguments,
     history_fault,
 )
 from runtime_pack.records import StepRecord
@@ -48,8 +52,34 @@ def _clean(message: Message) -> Message:
     """
     if not isinstance(message, SystemMessage | UserMessage | AssistantMessage | ToolMessage):
         raise ContractError("messages", f"{type(message).__name__} is not a message")
-    text = clean_text(message.text)
+    text: object = message.text
+    if not isinstance(text, str):
+        raise ContractError("messages", "a text is not a string")
+    text = clean_text(text)
+    if isinstance(message, AssistantMessage) and message.calls:
+        return attrs.evolve(message, text=text, calls=tuple(map(_clean_call, message.calls)))
     return message if text is message.text else attrs.evolve(message, text=text)
+
+
+def _clean_call(call: ToolCall) -> ToolCall:
+    """The call with arguments that can be stored, and that nobody can change afterwards.
+
+    Raises:
+        ContractError: it is not a call, or its arguments are not a JSON object.
+    """
+    fault = call_fault(call)
+    if fault is not None:
+        raise ContractError("messages", fault)
+    given = call.arguments
+    try:
+        # As text, as a provider sent them; the history holds them parsed.
+        arguments = frozen_arguments(orjson.loads(given) if isinstance(given, str) else given)
+        # A saved run holds them some levels deep, and there is a limit to that.
+        orjson.dumps([[[[[[[[arguments]]]]]]]])
+    # The host's object: whatever reading it raises, it is not JSON.
+    except Exception as error:
+        raise ContractError("messages", f"{call.id!r}: the arguments are no JSON object") from error
+    return attrs.evolve(call, arguments=arguments)
 
 
 def _spec_tuple(specs: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:

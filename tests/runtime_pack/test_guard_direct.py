@@ -254,10 +254,10 @@ def test_only_a_held_step_runs() -> None:
     assert shelf.ran == {"t:echo": 1}
 
 
-def test_what_runs_is_what_was_held() -> None:
-    """Arguments changed after the admission are not those that run."""
+def test_what_is_not_what_was_judged_does_not_run() -> None:
+    """Arguments changed after the admission are refused, and the step is used up."""
     shelf = ToolShelf().add("t:echo")
-    _, runtime = guarded(shelf)
+    run, runtime = guarded(shelf)
     given: dict[str, Json] = {"x": "judged"}
     asked = IngestedCall(
         step="s1", call=ToolCall(id="a", name="t:echo", arguments=given), arguments=given, raw=None
@@ -266,11 +266,14 @@ def test_what_runs_is_what_was_held() -> None:
     async def scenario() -> None:
         await runtime.admit(asked, {spec.name: spec for spec in shelf.specs}, HERE)
         given["x"] = "swapped"
-        await runtime.run("s1", asked.call, shelf.specs[0], HERE)
+        output = await runtime.run("s1", asked.call, shelf.specs[0], HERE)
+
+        assert (output.code, output.executed) == ("POLICY_ERROR", "no")
 
     asyncio.run(scenario())
 
-    assert shelf.calls == [("t:echo", {"x": "judged"})]
+    assert shelf.calls == []
+    assert run.ledger.view(0.0).used["steps"] == 1
 
 
 def test_a_tool_that_edits_its_arguments_edits_a_copy() -> None:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import attrs
 import orjson
 import pytest
 
 from runtime_pack import (
+    ApprovalRequest,
     ApprovalRequired,
+    AssistantMessage,
+    AuditLog,
     Completed,
     ContractError,
+    Decision,
     Event,
     ExecutionContext,
     LoopError,
@@ -22,6 +29,7 @@ from runtime_pack import (
     MemoryRunStore,
     Suspended,
     TaskContract,
+    ToolCall,
     ToolOutput,
     ToolPolicy,
     ToolRule,
@@ -29,14 +37,17 @@ from runtime_pack import (
     Turn,
     TurnInput,
     UserMessage,
+    Verdict,
     create_agent_runtime,
     create_agent_task_run,
     resume_governed_agent_loop,
     run_governed_agent_loop,
 )
+from runtime_pack.events import EventCode
 from runtime_pack.guard.task_run import GRACE_SECONDS
 from runtime_pack.ledger import TURNS
-from runtime_pack.messages import Json, ToolMessage
+from runtime_pack.machine import Pending, Refused, ingest_call
+from runtime_pack.messages import Json, ToolMessage, frozen_arguments
 from runtime_pack.ports import PreflightRuntime, ToolRuntime, TurnRequest
 from runtime_pack.testing import Rehearsal, ScriptedModel, ToolShelf, calls, reply
 
@@ -510,3 +521,203 @@ def test_a_pause_that_came_too_late_does_not_stop_the_next_drive() -> None:
         assert isinstance(second, Completed)
 
     asyncio.run(scenario())
+
+
+# ── what it may do to what it is handed ─────────────────────────────────────────────────────────
+
+ASKED: dict[str, Json] = {"x": "asked"}
+WITH_X = calls(("a", "t:echo", '{"x":"asked"}'))
+
+
+def test_a_predicate_that_edits_the_arguments_edits_a_copy() -> None:
+    """Neither a later rule nor the tool sees what it did."""
+    seen: list[Json] = []
+
+    def editing(arguments: Mapping[str, Json]) -> bool:
+        odd(arguments)["x"] = "changed"
+        return False
+
+    def watching(arguments: Mapping[str, Json]) -> bool:
+        seen.append(dict(arguments))
+        return False
+
+    rules = [ToolRule(tool="*", approval_class="deny", when=when) for when in (editing, watching)]
+    shelf = ToolShelf().add("t:echo")
+    stage = Rehearsal(shelf=shelf, contract=TaskContract(tool_policy=ToolPolicy(rules)))
+
+    asyncio.run(stage.play(WITH_X, reply()))
+
+    assert seen == [ASKED]
+    assert shelf.calls == [("t:echo", ASKED)]
+
+
+def test_a_check_that_edits_the_arguments_edits_a_copy() -> None:
+    """What runs is what the model asked for."""
+    shelf = ToolShelf().add("t:echo")
+
+    result = asyncio.run(checked(shelf, 5, changes=True))
+
+    assert isinstance(result, Completed)
+    assert shelf.calls == [("t:echo", ASKED)]
+
+
+def test_an_approver_that_edits_the_request_edits_a_copy() -> None:
+    """What was asked about runs, and the request in the record is as it was."""
+
+    class Editing:
+        async def decide(self, request: ApprovalRequest) -> Decision:
+            odd(request.arguments)["x"] = "changed"
+            return Decision(request_id=request.request_id, verdict=Verdict.APPROVE, decided_by="me")
+
+    policy = ToolPolicy([ToolRule(tool="t:echo", approval_class="request_user")])
+    shelf = ToolShelf().add("t:echo")
+    stage = Rehearsal(
+        shelf=shelf, contract=TaskContract(tool_policy=policy), approver=odd(Editing())
+    )
+
+    asyncio.run(stage.play(WITH_X, reply()))
+
+    assert shelf.calls == [("t:echo", ASKED)]
+
+
+def test_a_request_whose_arguments_are_not_those_of_its_digest_is_refused() -> None:
+    """An approval counts for what the digest names."""
+
+    async def scenario() -> None:
+        policy = ToolPolicy([ToolRule(tool="t:echo", approval_class="request_user")])
+        shelf = ToolShelf().add("t:echo")
+        run = create_agent_task_run(TaskContract(tool_policy=policy))
+        inner = create_agent_runtime(model=ScriptedModel([]), tools=shelf.tools)
+        runtime = run.guard_runtime(inner)
+        offered = {spec.name: spec for spec in shelf.specs}
+        call = ingest_call(WITH_X.calls[0], step="t1c1", taken={})
+        pending = await runtime.admit(call, offered, ExecutionContext())
+        assert isinstance(pending, Pending)
+        other = attrs.evolve(pending.request, arguments={"x": "other"})
+        word = Decision(request_id=other.request_id, verdict=Verdict.APPROVE, decided_by="me")
+
+        ruled = await runtime.rule("t1c1", call.call, other, word, offered, ExecutionContext())
+
+        assert isinstance(ruled, Refused)
+        assert ruled.output.code == "POLICY_ERROR"
+        assert run.held == {}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_model_cannot_rewrite_the_history(deep: bool) -> None:
+    """Arguments in the history cannot be changed; an adapter that tries has failed."""
+
+    class Editing(ScriptedModel):
+        async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
+            for message in request.messages:
+                for call in getattr(message, "calls", ()):
+                    if deep:
+                        call.arguments["list"].append("changed")
+                    else:
+                        call.arguments.update(x="changed")
+            return await super().execute_turn(request, context)
+
+    shelf = ToolShelf().add("t:echo", parameters={"type": "object"})
+    asked: dict[str, Json] = {"x": "asked", "list": [{}]}
+    run = create_agent_task_run(TaskContract())
+    model = Editing([calls(("a", "t:echo", asked))])
+
+    result = asyncio.run(
+        run_governed_agent_loop(
+            runtime=run.guard_runtime(create_agent_runtime(model=model, tools=shelf.tools)),
+            execute_turn_input=TurnInput(
+                messages=[UserMessage(text="go")], tool_catalog=shelf.specs
+            ),
+        )
+    )
+
+    assert isinstance(result, LoopError)
+    message = result.messages[1]
+    assert isinstance(message, AssistantMessage)
+    assert message.calls[0].arguments == asked
+
+
+@pytest.mark.parametrize("edit", ["update", "clear", "popitem", "setdefault", "pop"])
+def test_no_way_of_changing_frozen_arguments_is_open(edit: str) -> None:
+    """Every method that would change them raises; a copy is plain and can be changed."""
+    frozen = frozen_arguments({"x": ["y"]})
+
+    with pytest.raises(TypeError, match="history"):
+        getattr(frozen, edit)("x")
+    with pytest.raises(TypeError, match="history"):
+        odd(frozen)["x"] = 1
+    with pytest.raises(TypeError, match="history"):
+        odd(frozen)["x"] += [1]
+    plain = copy.deepcopy(odd(frozen))
+    plain["x"].append("z")
+
+    assert (frozen, plain) == ({"x": ["y"]}, {"x": ["y", "z"]})
+    assert orjson.loads(orjson.dumps(frozen)) == frozen
+
+
+def test_a_history_that_a_run_starts_from_can_be_stored() -> None:
+    """Surrogates in a call's arguments are replaced; what is no JSON object is refused."""
+
+    def started(arguments: Any) -> TurnInput:
+        asked = AssistantMessage(calls=(ToolCall(id="a", name="t", arguments=arguments),))
+        given = ToolMessage(call_id="a", name="t", text="ok", ok=True)
+        return TurnInput(messages=[asked, given])
+
+    (kept, _) = started({"\ud800": ["\udfff"]}).messages
+
+    assert isinstance(kept, AssistantMessage)
+    assert kept.calls[0].arguments == {"\ufffd": ["\ufffd"]}
+    odd_ones: tuple[Any, ...] = ({"x": {1}}, [], "[]", "{", Unreadable(), {"x": 2**70})
+    for arguments in odd_ones:
+        with pytest.raises(ContractError, match="messages"):
+            started(arguments)
+
+
+def violation(run: str, step: str) -> Event:
+    return Event(code=EventCode.EGR001D, subject={"run": run, "step": step}, object={})
+
+
+FORGED: dict[str, Callable[[ExecutionContext], Event]] = {
+    "another kind": lambda c: Event(
+        code=EventCode.APR002A, subject={"run": c.run, "step": c.step}, object={}
+    ),
+    "another run": lambda c: violation("run-2", c.step),
+    "another step": lambda c: violation(c.run, "t9c9"),
+    "no event": lambda c: odd({"run": c.run}),
+}
+
+
+@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED.keys())
+def test_a_tool_records_violations_of_its_own_step_only(
+    tmp_path: Path, forge: Callable[[ExecutionContext], Event]
+) -> None:
+    """Anything else is the tool's error, and not in the log."""
+
+    async def does(context: ExecutionContext) -> Json:
+        context.record(forge(context))
+        return "recorded"
+
+    with AuditLog(tmp_path / "log.jsonl") as audit:
+        stage = Rehearsal(shelf=ToolShelf().add("t:echo", does=does), audit=audit)
+        result = asyncio.run(stage.play(ONE, reply()))
+
+    lines = (tmp_path / "log.jsonl").read_bytes().splitlines()
+    types = [orjson.loads(line)["type"] for line in lines]
+    assert told(result) == ["TOOL_ERROR"]
+    assert result.ledger.violations == 0
+    assert not {"sandbox:violation", "approval:decided"} & set(types)
+
+
+def test_a_tool_records_from_the_threads_of_its_run_only() -> None:
+    """The log is not for threads."""
+
+    async def does(context: ExecutionContext) -> Json:
+        await asyncio.to_thread(context.record, violation(context.run, context.step))
+        return "recorded"
+
+    result = asyncio.run(Rehearsal(shelf=ToolShelf().add("t:echo", does=does)).play(ONE, reply()))
+
+    assert told(result) == ["TOOL_ERROR"]
+    assert result.ledger.violations == 0
