@@ -250,11 +250,26 @@ class _Open:
     reader: PageReader
     reads: int = 0
 
+    def is_idle_on(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether *loop* is to close it: its own, or any when its own has ended."""
+        return self.loop.is_closed() or (self.loop is loop and not self.reads)
+
     async def aclose(self) -> None:
         try:
             await self.client.aclose()
+        except RuntimeError:
+            # A transport of a loop that has ended cannot be told; its socket goes with it.
+            if not self.loop.is_closed():
+                raise
         finally:
             await self.extractor.aclose()
+
+
+def _of_another_loop() -> ContractError:
+    return ContractError(
+        "event_loop",
+        "this runtime is open on another event loop: release it there, or here if that has ended",
+    )
 
 
 def _now() -> datetime:
@@ -374,8 +389,12 @@ class _WebToolRuntime:
         return label.integrity is Integrity.EXTERNAL
 
     async def release(self) -> None:
-        """Close what no read is using: the rest belongs to a run that is still driven."""
-        idle = [run for run, held in self._open.items() if not held.reads]
+        """Close what no read is using: the rest belongs to a run that is still driven.
+
+        What was opened on another event loop is that loop's to release, unless it has ended.
+        """
+        loop = asyncio.get_running_loop()
+        idle = [run for run, held in self._open.items() if held.is_idle_on(loop)]
         try:
             for run in idle:
                 await self._open.pop(run).aclose()
@@ -427,7 +446,9 @@ class _WebToolRuntime:
         """What this run has open on this event loop; opened when it is first needed."""
         loop, key = asyncio.get_running_loop(), (context.run, context.allowlists)
         held = self._open.get(key)
-        if held is None or held.loop is not loop:
+        if held is not None and held.loop is not loop:
+            raise _of_another_loop()
+        if held is None:
             client, extractor = self._client(context), Extractor()
             reader = PageReader(client, extractor, clock=_now)
             held = self._open[key] = _Open(loop, client, extractor, reader)
