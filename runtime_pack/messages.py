@@ -239,6 +239,9 @@ Message: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolMessag
 
 def clean_text(text: str) -> str:
     """Text that can be stored and sent: surrogate pairs are joined, lone ones become U+FFFD."""
+    if type(text) is not str:
+        # A subclass may say of itself what it likes: its characters are what counts.
+        text = str.__str__(text)
     if text.isascii():
         return text
     try:

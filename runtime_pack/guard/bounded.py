@@ -28,7 +28,7 @@ class TimeUp(Exception):
 
 
 class StrayCancellation(Exception):
-    """The code raised `CancelledError` although nobody had cancelled it."""
+    """The code raised `CancelledError` or `GeneratorExit` although nobody had ended it."""
 
 
 async def bounded(
@@ -40,7 +40,7 @@ async def bounded(
 
     Raises:
         TimeUp: it was stopped by the limit, by `cancel` or by `pause`.
-        StrayCancellation: it raised `CancelledError` of its own.
+        StrayCancellation: it raised `CancelledError`, or `GeneratorExit`, of its own.
         asyncio.CancelledError: the caller was cancelled from outside, whatever *work* made of it.
         BaseException: whatever else *work* raised.
     """
@@ -58,7 +58,8 @@ async def bounded(
     if not task.done():
         run.abandon(task)
         raise TimeUp
-    if task.cancelled():
+    # The end of a generator, raised where there is none, would close those who wait for it.
+    if task.cancelled() or isinstance(task.exception(), GeneratorExit):
         raise TimeUp if scope.stopped else StrayCancellation
     if scope.stopped and not _is_final(task.exception()):
         raise TimeUp

@@ -218,7 +218,11 @@ class TaskRun:
 
     def begin_activity(self) -> None:
         """The run's time starts to count; at its end, what is in flight is stopped."""
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            # A timer of another event loop would never ring here, and hides the one that would.
+            self._loop, self._alarm, self._alarm_at = loop, None, math.inf
+            self._scopes.clear()
         self.ledger.begin(self.clock.monotonic())
         left = self.ledger.remaining_seconds(self.clock.monotonic())
         self._wake_by(asyncio.get_running_loop().time() + left)

@@ -58,7 +58,18 @@ def _clean(message: Message) -> Message:
     text = clean_text(text)
     if isinstance(message, AssistantMessage) and message.calls:
         return attrs.evolve(message, text=text, calls=tuple(map(_clean_call, message.calls)))
+    if isinstance(message, ToolMessage):
+        return _clean_result(message, text)
     return message if text is message.text else attrs.evolve(message, text=text)
+
+
+def _clean_result(message: ToolMessage, text: str) -> ToolMessage:
+    call_id: object = message.call_id
+    name: object = message.name
+    if not isinstance(call_id, str) or not isinstance(name, str):
+        raise ContractError("messages", "a result's call id or name is not a string")
+    clean = attrs.evolve(message, text=text, call_id=clean_text(call_id), name=clean_text(name))
+    return message if clean == message else clean
 
 
 def _clean_call(call: ToolCall) -> ToolCall:
@@ -79,7 +90,7 @@ def _clean_call(call: ToolCall) -> ToolCall:
     # The host's object: whatever reading it raises, it is not JSON.
     except Exception as error:
         raise ContractError("messages", f"{call.id!r}: the arguments are no JSON object") from error
-    return attrs.evolve(call, arguments=arguments)
+    return ToolCall(id=clean_text(call.id), name=clean_text(call.name), arguments=arguments)
 
 
 def _spec_tuple(specs: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:

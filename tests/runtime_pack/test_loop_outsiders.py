@@ -661,13 +661,16 @@ def test_a_history_that_a_run_starts_from_can_be_stored() -> None:
     """Surrogates in a call's arguments are replaced; what is no JSON object is refused."""
 
     def started(arguments: Any) -> TurnInput:
-        asked = AssistantMessage(calls=(ToolCall(id="a", name="t", arguments=arguments),))
-        given = ToolMessage(call_id="a", name="t", text="ok", ok=True)
+        asked = AssistantMessage(calls=(ToolCall(id="\ud800", name="\ud801", arguments=arguments),))
+        given = ToolMessage(call_id="\ud800", name="\ud801", text="ok", ok=True)
         return TurnInput(messages=[asked, given])
 
-    (kept, _) = started({"\ud800": ["\udfff"]}).messages
+    (kept, result) = started({"\ud800": ["\udfff"]}).messages
 
     assert isinstance(kept, AssistantMessage)
+    assert isinstance(result, ToolMessage)
+    assert (kept.calls[0].id, kept.calls[0].name) == ("\ufffd", "\ufffd")
+    assert (result.call_id, result.name) == ("\ufffd", "\ufffd")
     assert kept.calls[0].arguments == {"\ufffd": ["\ufffd"]}
     odd_ones: tuple[Any, ...] = ({"x": {1}}, [], "[]", "{", Unreadable(), {"x": 2**70})
     for arguments in odd_ones:
@@ -721,3 +724,72 @@ def test_a_tool_records_from_the_threads_of_its_run_only() -> None:
 
     assert told(result) == ["TOOL_ERROR"]
     assert result.ledger.violations == 0
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit], ids=lambda e: e.__name__)
+@pytest.mark.parametrize("who", ["model", "tool"])
+def test_what_ends_a_task_ends_no_run_that_is_not_asked(
+    error: type[BaseException], who: str
+) -> None:
+    """A model that raises it is a MODEL_ERROR, a tool a TOOL_ERROR."""
+
+    class Ending:
+        async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
+            raise error
+
+    async def scenario() -> LoopResult:
+        if who == "tool":
+            return await Rehearsal(shelf=ToolShelf().add("t:echo", error())).play(ONE, reply())
+        run = create_agent_task_run(TaskContract())
+        return await run_governed_agent_loop(
+            runtime=run.guard_runtime(create_agent_runtime(model=Ending())),
+            execute_turn_input=TurnInput(messages=[UserMessage(text="go")]),
+        )
+
+    result = asyncio.run(scenario())
+
+    if who == "tool":
+        assert isinstance(result, Completed)
+        assert told(result) == ["TOOL_ERROR"]
+    else:
+        assert isinstance(result, LoopError)
+        assert result.stop is not None
+        assert result.stop.code == "MODEL_ERROR"
+
+
+def test_a_text_that_misreports_itself_is_stored_all_the_same() -> None:
+    """What counts are the characters, not what a subclass of str says of them."""
+
+    class Lying(str):
+        __slots__ = ()
+
+        def isascii(self) -> bool:
+            return True
+
+    stage = Rehearsal(shelf=ToolShelf().add("t:echo", Lying("\ud800")), store=MemoryRunStore())
+
+    result = asyncio.run(stage.play(ONE, reply(Lying("a\ud800"))))
+
+    assert isinstance(result, Completed)
+    assert result.text == "a\ufffd"
+
+
+def test_the_limit_of_time_holds_on_a_second_event_loop() -> None:
+    """A timer left on the first one, which was closed in the middle, does not stand for it."""
+    run = create_agent_task_run(TaskContract(max_duration_seconds=0.2))
+    waits = ToolShelf().add("t:echo", does=lambda _: hang())
+    runtime = run.guard_runtime(create_agent_runtime(model=ScriptedModel([]), tools=waits.tools))
+    first = asyncio.new_event_loop()
+
+    async def begun() -> None:
+        run.begin_activity()
+
+    first.run_until_complete(begun())
+    first.close()
+    run.ledger.end(run.clock.monotonic())
+
+    async def second() -> ToolOutput:
+        work = runtime.execute_tool("t:echo", {}, ExecutionContext())
+        return await asyncio.wait_for(work, 2)
+
+    assert asyncio.run(second()).code == "TIMEOUT"
