@@ -325,7 +325,8 @@ class HungStore(MemoryRunStore):
     ) -> int:
         self._commits += 1
         if self._commits == 2 and self._word is not None:
-            return odd(self._word)  # type: ignore[no-any-return]
+            answer: int = odd(self._word)
+            return answer
         if self._commits == 2:
             await hang()
         return await super().commit(run_id, expected=expected, head=head, rows=rows)
