@@ -389,7 +389,9 @@ class Drive:
     async def _readmit(self, slots: tuple[Slot, ...]) -> MachineEvent:
         """Judge calls again that an earlier drive admitted, and close those that are in doubt."""
         admissions: dict[str, Admission] = {}
-        for slot in slots:
+        for number, slot in enumerate(slots, start=1):
+            if not number % _JUDGED_AT_ONCE:
+                await asyncio.sleep(0)
             if self._is_in_doubt(slot):
                 admissions[slot.step] = self._unknown(slot)
             else:
