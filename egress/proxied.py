@@ -200,6 +200,20 @@ class _Exchange:
             raise self._error(TlsFailed, detail) from error
         except OSError as error:
             raise self._error(ConnectionLost, _named(error)) from error
+        await self._refuse_early_bytes()
+
+    async def _refuse_early_bytes(self) -> None:
+        """Nobody has been asked for anything yet: what can be read now came before TLS.
+
+        The stream keeps what a proxy slips in behind its head, and would give it out as if it
+        had come through TLS.
+        """
+        early = asyncio.ensure_future(self._open_reader.read(1))
+        await asyncio.sleep(0)
+        if early.done():
+            raise self._error(ProtocolFailed, "bytes before TLS")
+        early.cancel()
+        await asyncio.wait([early])
 
     def _request(self) -> h11.Request:
         plain = self._target.scheme == "http"

@@ -161,6 +161,14 @@ class _MeteredHandler(ResponseHandler):
         if self._partial > self._head_left:
             self._refuse()
 
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """A body that ends with its connection is whole only when the connection was closed."""
+        payload = self._payload
+        if exc is not None and payload is not None and not payload.is_eof():
+            # aiohttp takes a reset for the end of such a body.
+            payload.set_exception(aiohttp.ClientPayloadError("connection reset"))
+        super().connection_lost(exc)
+
     def _refuse(self) -> None:
         if not self._refused:
             self._refused = True
