@@ -30,6 +30,7 @@ Plan = Mapping[str, Any]
 
 # Source: linux/sched.h.
 _CLONE_NEWNS: Final = 0x0002_0000
+_CLONE_NEWIPC: Final = 0x0800_0000
 _CLONE_NEWUSER: Final = 0x1000_0000
 _CLONE_NEWPID: Final = 0x2000_0000
 _CLONE_NEWNET: Final = 0x4000_0000
@@ -273,7 +274,8 @@ def _first_process(control: _Control, plan: Plan) -> int:
 def _enter_namespaces(control: _Control) -> None:
     user, group = os.geteuid(), os.getegid()
     control.stage = "unshare of the user and network namespaces"
-    flags = _CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWPID | _CLONE_NEWNS
+    # System V and POSIX queues and shared memory are a way to whoever holds the other end.
+    flags = _CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWPID | _CLONE_NEWNS | _CLONE_NEWIPC
     _checked(_libc.unshare(ctypes.c_int(flags)))
     # One id each, mapped to itself: files keep their owner, and there is no other user to become.
     control.stage = "the mapping of the user id"

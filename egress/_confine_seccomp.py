@@ -59,6 +59,29 @@ SYSCALLS: Final = {
         "listen": 50,
         "socketpair": 53,
         "setsockopt": 54,
+        "shmget": 29,
+        "shmat": 30,
+        "shmctl": 31,
+        "semget": 64,
+        "semop": 65,
+        "semctl": 66,
+        "msgget": 68,
+        "msgsnd": 69,
+        "msgrcv": 70,
+        "msgctl": 71,
+        "setpriority": 141,
+        "semtimedop": 220,
+        "mq_open": 240,
+        "mq_unlink": 241,
+        "mq_timedsend": 242,
+        "mq_timedreceive": 243,
+        "mq_notify": 244,
+        "mq_getsetattr": 245,
+        "add_key": 248,
+        "request_key": 249,
+        "keyctl": 250,
+        "ioprio_set": 251,
+        "prlimit64": 302,
         "sendmmsg": 307,
         "io_uring_setup": 425,
         "io_uring_enter": 426,
@@ -74,6 +97,29 @@ SYSCALLS: Final = {
         "sendto": 206,
         "setsockopt": 208,
         "sendmsg": 211,
+        "ioprio_set": 30,
+        "setpriority": 140,
+        "mq_open": 180,
+        "mq_unlink": 181,
+        "mq_timedsend": 182,
+        "mq_timedreceive": 183,
+        "mq_notify": 184,
+        "mq_getsetattr": 185,
+        "msgget": 186,
+        "msgctl": 187,
+        "msgrcv": 188,
+        "msgsnd": 189,
+        "semget": 190,
+        "semctl": 191,
+        "semtimedop": 192,
+        "semop": 193,
+        "shmget": 194,
+        "shmctl": 195,
+        "shmat": 196,
+        "add_key": 217,
+        "request_key": 218,
+        "keyctl": 219,
+        "prlimit64": 261,
         "sendmmsg": 269,
         "io_uring_setup": 425,
         "io_uring_enter": 426,
@@ -103,6 +149,32 @@ _NETLINK_ROUTE: Final = 0
 # Source: asm-generic/ioctls.h. Both put text into the terminal as if a person had typed it.
 _TIOCSTI: Final = 0x5412
 _TIOCLINUX: Final = 0x541C
+
+# Keys belong to the user and not to a namespace: the command could read what the user keeps there.
+_KEYS: Final = ("add_key", "request_key", "keyctl")
+# A queue, a semaphore or shared memory has its other end in any process of the user.
+_SHARED: Final = (
+    "shmget",
+    "shmat",
+    "shmctl",
+    "semget",
+    "semop",
+    "semtimedop",
+    "semctl",
+    "msgget",
+    "msgsnd",
+    "msgrcv",
+    "msgctl",
+    "mq_open",
+    "mq_unlink",
+    "mq_timedsend",
+    "mq_timedreceive",
+    "mq_notify",
+    "mq_getsetattr",
+)
+# Source: linux/resource.h, linux/ioprio.h. What is set for a group or a user reaches others.
+_PRIO_OTHERS: Final = (1, 2)
+_IOPRIO_OTHERS: Final = (2, 3)
 
 # Options that send a packet elsewhere than its address says: source routes, and the choice of an
 # interface. Source: asm-generic/socket.h, linux/in.h, linux/in6.h.
@@ -239,8 +311,32 @@ def landlock_rules(*, allow_unix: bool) -> tuple[SyscallRule, ...]:
         listening,
         steering,
         *fast_opens,
+        *_absent(_SHARED),
+        *_for_oneself(),
         *_common_rules(allow_unix=allow_unix),
     )
+
+
+def _absent(names: tuple[str, ...]) -> tuple[SyscallRule, ...]:
+    return tuple(SyscallRule(syscall=name, otherwise=Verdict.NO_SUCH_CALL) for name in names)
+
+
+def _for_oneself() -> tuple[SyscallRule, ...]:
+    """Limits and priorities of this process alone: others of the user could be ended by them."""
+    own = Clause(tests=(ArgumentTest(0, 0),), verdict=Verdict.ALLOW)
+    limits = SyscallRule(syscall="prlimit64", clauses=(own,), otherwise=Verdict.NOT_PERMITTED)
+    priorities = tuple(
+        SyscallRule(
+            syscall=name,
+            clauses=tuple(
+                Clause(tests=(ArgumentTest(0, which),), verdict=Verdict.NOT_PERMITTED)
+                for which in others
+            ),
+            otherwise=Verdict.ALLOW,
+        )
+        for name, others in (("setpriority", _PRIO_OTHERS), ("ioprio_set", _IOPRIO_OTHERS))
+    )
+    return (limits, *priorities)
 
 
 _INTERNET: Final = (_AF_INET, _AF_INET6)
@@ -268,10 +364,7 @@ def _common_rules(*, allow_unix: bool) -> tuple[SyscallRule, ...]:
         for request in (_TIOCSTI, _TIOCLINUX)
     )
     # io_uring opens sockets and connects them without any of the calls above.
-    rings = tuple(
-        SyscallRule(syscall=name, otherwise=Verdict.NO_SUCH_CALL)
-        for name in ("io_uring_setup", "io_uring_enter", "io_uring_register")
-    )
+    rings = _absent(("io_uring_setup", "io_uring_enter", "io_uring_register"))
     return (
         SyscallRule(
             syscall="socketpair",
@@ -280,6 +373,7 @@ def _common_rules(*, allow_unix: bool) -> tuple[SyscallRule, ...]:
         ),
         SyscallRule(syscall="ioctl", clauses=typing, otherwise=Verdict.ALLOW),
         *rings,
+        *_absent(_KEYS),
     )
 
 

@@ -76,6 +76,7 @@ _HARMLESS: Mapping[tuple[str, Boundary | None], str] = {
     ("listening", Boundary.NAMESPACE): "listens",
     ("binding", Boundary.NAMESPACE): "bound",
     ("interfaces", Boundary.NAMESPACE): "lo",
+    ("message_queue", Boundary.NAMESPACE): "made",
     # What has to work.
     ("proxy", None): "proxy: 1000006",
     ("proxy_mapped", None): "proxy: 1000006",
@@ -123,6 +124,7 @@ def test_the_start_has_proven_it(tried: Tried) -> None:
     [
         ("io_uring", errno.ENOSYS),
         ("typing", errno.EPERM),
+        ("keyring", errno.ENOSYS),
         ("unix_path", errno.EACCES),
         ("vsock", errno.EACCES),
         ("packet", errno.EACCES),
@@ -151,7 +153,10 @@ def test_the_ends_would_see_an_escape(person: Any) -> None:
         "unix_path",
         "unix_abstract",
         "unix_datagram_pair",
+        "keyring",
+        "limits_of_supervisor",
         "listening",
+        "message_queue",
         "binding",
         "signal_supervisor",
         "environment_of_supervisor",

@@ -198,6 +198,29 @@ def test_no_ring_and_no_typing_for_the_person(table: str) -> None:
     assert verdict(table, "ioctl", 0, 0x5413) is Verdict.ALLOW
 
 
+@pytest.mark.parametrize("table", sorted(TABLES))
+def test_the_keys_of_the_user_are_out_of_reach(table: str) -> None:
+    """Keyrings are no part of any namespace."""
+    for name in ("add_key", "request_key", "keyctl"):
+        assert verdict(table, name) is Verdict.NO_SUCH_CALL
+
+
+def test_in_a_landlock_domain_nothing_is_shared_with_other_processes() -> None:
+    """Queues, semaphores and shared memory are absent; limits and priorities are one's own."""
+    table = "landlock-strict"
+
+    for name in ("shmget", "shmat", "semop", "msgsnd", "msgrcv", "mq_open", "mq_timedsend"):
+        assert verdict(table, name) is Verdict.NO_SUCH_CALL
+        assert verdict("namespace-strict", name) is Verdict.ALLOW
+    assert verdict(table, "prlimit64", 0, 7) is Verdict.ALLOW
+    assert verdict(table, "prlimit64", 4711, 7) is Verdict.NOT_PERMITTED
+    assert verdict(table, "setpriority", 0, 4711) is Verdict.ALLOW
+    for which in (1, 2):
+        assert verdict(table, "setpriority", which) is Verdict.NOT_PERMITTED
+    for which in (2, 3):
+        assert verdict(table, "ioprio_set", which) is Verdict.NOT_PERMITTED
+
+
 def test_in_a_landlock_domain_connects_are_asked_and_nothing_else_connects() -> None:
     """`connect` is the parent's to make; a fast open and a listener pass no rule of Landlock."""
     table = "landlock-strict"
