@@ -4,7 +4,6 @@ import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from statistics import median
 
 import pytest
 
@@ -300,7 +299,7 @@ def best_time(action: Callable[[], object]) -> float:
         start = time.process_time()
         action()
         times.append(time.process_time() - start)
-    return median(times)
+    return min(times)
 
 
 @pytest.mark.parametrize(("name", "unit"), list(repeats()), ids=lambda value: value)
@@ -310,11 +309,14 @@ def test_linear(name: str, unit: str) -> None:
     # A tail that a matcher could run to, from every start.
     whole = half * 2
 
-    slow = best_time(lambda: fenced(half + "|>;"))
-    slower = best_time(lambda: fenced(whole + "|>;"))
+    def is_linear() -> bool:
+        slow = best_time(lambda: fenced(half + "|>;"))
+        slower = best_time(lambda: fenced(whole + "|>;"))
+        # 5 ms of grace: a shape that takes next to no time says nothing about growth.
+        return slower <= 3 * slow + 0.005
 
-    # 5 ms of grace: a shape that takes next to no time says nothing about growth.
-    assert slower <= 3 * slow + 0.005, name
+    # What is quadratic takes four times as long each time; a busy machine does not.
+    assert any(is_linear() for _ in range(3)), name
 
 
 @pytest.mark.parametrize("digits", [5_000, 200_000])
