@@ -196,6 +196,8 @@ class Connection:
             side.abort()
             return
         self._task = self._loop.create_task(self._serve())
+        # Not a `finally` inside: a task that is cancelled before its first step runs nothing.
+        self._task.add_done_callback(self._served)
 
     def side_received(self, side: Side, count: int) -> bool:
         self._touched = self._loop.time()
@@ -311,11 +313,13 @@ class Connection:
             self._loop.call_exception_handler(
                 {"message": "a proxied connection failed", "exception": error}
             )
-        finally:
-            self._task = None
-            if not self._spliced:
-                self._let_go()
-            self._finish()
+
+    def _served(self, _: asyncio.Task[None]) -> None:
+        """The set-up is over, whether it ran or not."""
+        self._task = None
+        if not self._spliced:
+            self._let_go()
+        self._finish()
 
     def _let_go(self) -> None:
         """Leaves the client to read its answer, for a while."""

@@ -1063,3 +1063,21 @@ def test_it_listens_on_ipv6_and_on_a_unix_socket(kit: Any) -> None:
                 await kit.shut(writer)
 
     kit.run(main())
+
+
+def test_the_proxy_ends_while_a_connection_is_not_yet_served(kit: Any) -> None:
+    """A client that was let in a moment before the end does not keep the proxy from ending."""
+
+    async def main() -> None:
+        observer = RecordingObserver()
+        async with serve_proxy([kit.run_of("one", "a.test")], observer=observer) as proxy:
+            with socket.create_connection(proxy.address):
+                for _ in range(10_000):
+                    if proxy.open_connections:
+                        break
+                    await asyncio.sleep(0)
+                async with asyncio.timeout(5):
+                    await proxy.aclose()
+        assert ["stopped"] == [record.reason for record in observer.records]
+
+    asyncio.run(main())
