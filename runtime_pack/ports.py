@@ -59,6 +59,9 @@ class ExecutionContext:
         allowlists: name and entries of the lists of workspace and task that a read is held to
             beside the run's own.
         request: the turn to take, for `agent:execute-turn` only.
+        on_delta: hears each piece of the answer's text as it comes, for `agent:execute-turn` only;
+            None when nobody listens. A model that cannot stream leaves it alone. It only adds the
+            pieces to a stream: what counts is the turn that is returned.
     """
 
     run: str = "unguarded"
@@ -73,6 +76,7 @@ class ExecutionContext:
     burned: set[str] = attrs.field(factory=set)
     record: Callable[[Event], None] = _drop
     request: TurnRequest | None = None
+    on_delta: Callable[[str], None] | None = None
 
 
 class ToolRuntime(Protocol):
@@ -134,7 +138,10 @@ class Model(Protocol):
     """One turn of a language model, or of something that behaves like one."""
 
     async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
-        """Answer the history. Raising anything is a MODEL_ERROR."""
+        """Answer the history. Raising anything is a MODEL_ERROR.
+
+        Pieces of the text may be given to `context.on_delta`, if it is there, as they come.
+        """
         ...
 
 

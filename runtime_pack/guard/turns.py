@@ -134,6 +134,7 @@ class Turns:
             burned=run.burned,
             record=Recorder(run, step),
             request=request,
+            on_delta=base.on_delta,
         )
 
     async def _ask(self, context: ExecutionContext) -> Turn:

@@ -794,3 +794,38 @@ def test_the_limit_of_time_holds_on_a_second_event_loop() -> None:
         return await asyncio.wait_for(work, 2)
 
     assert asyncio.run(second()).code == "TIMEOUT"
+
+
+def test_a_model_is_given_who_listens_to_its_pieces() -> None:
+    """`on_delta` of the host's context reaches the model's turn, and no tool is given it."""
+
+    class Streaming:
+        async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
+            if context.on_delta is not None:
+                context.on_delta("so ")
+                context.on_delta("far")
+            return ONE if len(request.messages) == 1 else reply("so far")
+
+    async def scenario() -> None:
+        heard: list[str] = []
+        seen: list[object] = []
+
+        async def look(context: ExecutionContext) -> Json:
+            seen.append(context.on_delta)
+            return "ok"
+
+        shelf = ToolShelf().add("t:echo", does=look)
+        run = create_agent_task_run(TaskContract())
+        result = await run_governed_agent_loop(
+            runtime=run.guard_runtime(create_agent_runtime(model=Streaming(), tools=shelf.tools)),
+            execute_turn_input=TurnInput(
+                messages=[UserMessage(text="go")], tool_catalog=shelf.specs
+            ),
+            create_context=lambda: ExecutionContext(on_delta=heard.append),
+        )
+
+        assert isinstance(result, Completed)
+        assert heard == ["so ", "far"] * 2
+        assert seen == [None]
+
+    asyncio.run(scenario())
