@@ -13,7 +13,14 @@ from runtime_pack.agent import create_agent_runtime
 from runtime_pack.approvals import ApprovalRequest, Decision, Verdict, parse_decision
 from runtime_pack.audit import AuditLog, LogHead, Verification, verify_log
 from runtime_pack.catalog import CatalogTool, Effects, Executed, ToolOutput, ToolSpec
-from runtime_pack.errors import CallCode, ContractError, RuntimePackError, StopCode
+from runtime_pack.errors import (
+    CallCode,
+    ContractError,
+    ModelFault,
+    ModelRequestError,
+    RuntimePackError,
+    StopCode,
+)
 from runtime_pack.events import Event, EventCode, EventType
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
 from runtime_pack.labels import Confidentiality, Integrity, Label
@@ -114,6 +121,8 @@ __all__ = (
     "LoopResult",
     "MemoryRunStore",
     "Model",
+    "ModelFault",
+    "ModelRequestError",
     "RunStore",
     "RuntimePackError",
     "SavedRun",

@@ -86,6 +86,14 @@ STOP_ROWS: Final[Mapping[StopCode, CodeRow]] = {
         "The model's adapter failed.",
         "Look at the adapter; the run can be resumed from its last save.",
     ),
+    StopCode.MODEL_REFUSED: CodeRow(
+        "The provider or the model declined to answer; nothing of the response ran.",
+        "Change what is asked; asking the same again is not tried.",
+    ),
+    StopCode.CONTEXT_OVERFLOW: CodeRow(
+        "The history is longer than the model can read.",
+        "Start a new run with less, or take a model with a larger window.",
+    ),
     StopCode.APPROVAL_NOT_FOUND: CodeRow(
         "A decision names no pending request.", "Use the id of a pending request."
     ),

@@ -12,11 +12,16 @@
     │   ├── RunConflict        another writer moved the run on; nothing was written
     │   └── StateRefused       missing or wrong seal, unknown format, newer schema
     └── ModelError             the model's adapter failed or answered outside its contract
+        └── ModelRequestError  the provider gave no whole response, and the adapter knows why
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from runtime_pack.messages import Usage
 
 __all__ = (
     "AuditError",
@@ -25,6 +30,8 @@ __all__ = (
     "EmitterError",
     "LogLocked",
     "ModelError",
+    "ModelFault",
+    "ModelRequestError",
     "RunConflict",
     "RunNotFound",
     "RuntimePackError",
@@ -89,6 +96,73 @@ class ModelError(RuntimePackError):
     """The model's adapter failed, or answered with something that is not a `Turn`."""
 
 
+class ModelFault(StrEnum):
+    """Why a provider gave no whole response."""
+
+    TRANSPORT = "transport"
+    TIMEOUT = "timeout"
+    RATE_LIMITED = "rate_limited"
+    OVERLOADED = "overloaded"
+    SERVER = "server"
+    CONFLICT = "conflict"
+    REFUSED = "refused"
+    CONTEXT_OVERFLOW = "context_overflow"
+    INVALID_REQUEST = "invalid_request"
+    AUTH = "auth"
+    MALFORMED = "malformed"
+
+
+_PASSING: Final = frozenset(
+    {
+        ModelFault.TRANSPORT,
+        ModelFault.TIMEOUT,
+        ModelFault.RATE_LIMITED,
+        ModelFault.OVERLOADED,
+        ModelFault.SERVER,
+        ModelFault.CONFLICT,
+    }
+)
+
+
+class ModelRequestError(ModelError):
+    """The provider gave no whole response. Adapters raise it and never ask again themselves.
+
+    Attributes:
+        fault: why.
+        message: one sentence for the host, without keys or texts of the provider.
+        status: the HTTP status, if there was one.
+        retry_after_seconds: how long the provider asks to wait, as a number of seconds.
+        surfaced: a part of the response was shown to somebody already.
+        usage: tokens that the provider reported for the failed request.
+
+    Raises:
+        ValueError: *fault* is not one of the words.
+    """
+
+    def __init__(
+        self,
+        *,
+        fault: ModelFault | str,
+        message: str,
+        status: int | None = None,
+        retry_after_seconds: float | None = None,
+        surfaced: bool = False,
+        usage: Usage | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.fault = ModelFault(fault)
+        self.message = message
+        self.status = status
+        self.retry_after_seconds = retry_after_seconds
+        self.surfaced = surfaced
+        self.usage = usage
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may go better, and nobody has seen a part of this response."""
+        return self.fault in _PASSING and not self.surfaced
+
+
 class CallCode(StrEnum):
     """What the model is told of a call that did not succeed (the tools' own codes come beside)."""
 
@@ -118,6 +192,8 @@ class StopCode(StrEnum):
     TRUNCATED_REPLY = "truncated_reply"
     MODEL_MISBEHAVING = "MODEL_MISBEHAVING"
     MODEL_ERROR = "MODEL_ERROR"
+    MODEL_REFUSED = "MODEL_REFUSED"
+    CONTEXT_OVERFLOW = "CONTEXT_OVERFLOW"
     APPROVAL_NOT_FOUND = "APPROVAL_NOT_FOUND"
     ALREADY_RESOLVED = "ALREADY_RESOLVED"
     APPROVAL_CONFLICT = "APPROVAL_CONFLICT"

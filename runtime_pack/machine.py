@@ -28,6 +28,7 @@ from runtime_pack.labels import CLEAN
 from runtime_pack.ledger import DURATION, Shortfall
 from runtime_pack.messages import (
     AssistantMessage,
+    FinishReason,
     Json,
     Message,
     ToolCall,
@@ -554,8 +555,13 @@ def advance(rules: Rules, state: State, event: Event) -> Step:
     raise ValueError(f"{type(event).__name__} does not fit {type(state).__name__}")
 
 
+_DECLINED: Final = frozenset({FinishReason.REFUSAL, FinishReason.CONTENT_FILTER})
+
+
 def _take_turn(rules: Rules, state: Thinking, event: TurnTaken) -> Step:
     turn = event.turn
+    if turn.finish in _DECLINED:
+        return _decline(state, event)
     if turn.status is TurnStatus.TOOL_REQUEST and state.closing is None:
         text = clean_text(turn.text)
         judged = Classifying(barren=state.barren, text=text, calls=event.calls)
@@ -574,6 +580,20 @@ def _take_turn(rules: Rules, state: Thinking, event: TurnTaken) -> Step:
         kind=OutcomeKind.COMPLETED, stop=stop_cut if event.cut else None, text=said.text
     )
     return _end(outcome, (said,))
+
+
+def _decline(state: Thinking, event: TurnTaken) -> Step:
+    """The model declined: what it says is kept in the history, and is no answer."""
+    text = clean_text(event.turn.text)
+    if event.calls:
+        batch = Classifying(barren=state.barren, text=text, calls=event.calls)
+        said = _closed_batch(batch, frozenset())
+    else:
+        said = (AssistantMessage(text=text),) if text else ()
+    if state.closing is not None:
+        return _end(Outcome(kind=OutcomeKind.SUSPENDED, stop=state.closing), said)
+    message = f"The model declined to answer ({event.turn.finish})."
+    return _end(failure("model", StopCode.MODEL_REFUSED, message), said)
 
 
 def _lose_turn(rules: Rules, state: Thinking, event: TurnLost) -> Step:

@@ -52,13 +52,15 @@ class TurnStatus(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why the provider stopped producing. The last three mean that calls may be cut or broken."""
+    """Why the provider stopped producing. After the first two, nothing of the response runs."""
 
     STOP = "stop"
     TOOL_CALLS = "tool_calls"
     LENGTH = "length"
     MALFORMED_CALL = "malformed_call"
     UNKNOWN = "unknown"
+    REFUSAL = "refusal"
+    CONTENT_FILTER = "content_filter"
 
 
 @attrs.frozen(kw_only=True)

@@ -8,13 +8,20 @@ from typing import Final
 import attrs
 
 from runtime_pack.catalog import TURN_TOOL, ToolOutput
-from runtime_pack.errors import AuditError, EmitterError, ModelError, StopCode
+from runtime_pack.errors import (
+    AuditError,
+    EmitterError,
+    ModelError,
+    ModelFault,
+    ModelRequestError,
+    StopCode,
+)
 from runtime_pack.guard.bounded import StrayCancellation, TimeUp, bounded
 from runtime_pack.guard.execution import Recorder
 from runtime_pack.guard.task_run import TaskRun
 from runtime_pack.ledger import DURATION, TURNS, UNLIMITED, WRAP_UP, Shortfall
 from runtime_pack.machine import Outcome, OutcomeKind, budget_stop, failure
-from runtime_pack.messages import FinishReason, Turn, turn_fault
+from runtime_pack.messages import FinishReason, Turn, TurnStatus, Usage, clean_text, turn_fault
 from runtime_pack.ports import ExecutionContext, ToolRuntime, TurnRequest
 from runtime_pack.records import turn_finished, turn_record, turn_started
 
@@ -22,14 +29,21 @@ __all__ = ("Reserved", "TurnResult", "Turns")
 
 _TORN: Final = failure("model", StopCode.CANCELLED, "the turn did not end")
 # What an adapter may raise that is not a fault of the adapter.
-_OF_THE_RUN: Final = (
+_ITS_OWN: Final = (
     AuditError,
     EmitterError,
     KeyboardInterrupt,
     SystemExit,
     GeneratorExit,
     asyncio.CancelledError,
+    ModelRequestError,
 )
+# What a fault of the provider makes of the run; every other one is a MODEL_ERROR.
+_STOPS: Final = {
+    ModelFault.REFUSED: StopCode.MODEL_REFUSED,
+    ModelFault.CONTEXT_OVERFLOW: StopCode.CONTEXT_OVERFLOW,
+}
+_SAID_CHARACTERS: Final = 500
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.MALFORMED_CALL, FinishReason.UNKNOWN})
 
 
@@ -112,6 +126,9 @@ class Turns:
             lost = (run.interrupt if run.interrupt_now else None) or self._out_of_time()
         except StrayCancellation:
             lost = failure("model", StopCode.MODEL_ERROR, "the model's adapter cancelled itself")
+        except ModelRequestError as error:
+            lost = _failed(error)
+            run.ledger.charge(_reported(error))
         except ModelError as error:
             lost = failure("model", StopCode.MODEL_ERROR, str(error))
         finally:
@@ -140,7 +157,7 @@ class Turns:
     async def _ask(self, context: ExecutionContext) -> Turn:
         try:
             output = await self._inner.execute_tool(TURN_TOOL, {}, context)
-        except _OF_THE_RUN:
+        except _ITS_OWN:
             raise
         # The host's code: an adapter that raises loses the turn, and the run says why.
         except BaseException as error:
@@ -174,6 +191,18 @@ class Turns:
         run.steps.append(record)
         if run.audit is not None:
             run.audit.take(turn_finished(run.subject(step), record, turn))
+
+
+def _failed(error: ModelRequestError) -> Outcome:
+    """The outcome of a request that the provider did not answer."""
+    said = clean_text(str(error.message))[:_SAID_CHARACTERS]
+    return failure("model", _STOPS.get(error.fault, StopCode.MODEL_ERROR), f"{error.fault}: {said}")
+
+
+def _reported(error: ModelRequestError) -> Usage | None:
+    """The usage that came with a failure, if it is one: the adapter is the host's code."""
+    turn = Turn(status=TurnStatus.REPLY, usage=error.usage)
+    return error.usage if turn_fault(turn) is None else None
 
 
 def _is_cut(turn: Turn, request: TurnRequest) -> bool:
