@@ -65,10 +65,15 @@ class FinishReason(StrEnum):
 
 @attrs.frozen(kw_only=True)
 class Usage:
-    """Tokens of one turn as the provider reported them."""
+    """Tokens of one turn as the provider reported them.
+
+    `cached_input_tokens` are those of the input that the provider read from its cache: a part of
+    `input_tokens`, never beside them.
+    """
 
     input_tokens: int
     output_tokens: int
+    cached_input_tokens: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -126,7 +131,7 @@ def turn_fault(turn: Turn) -> str | None:
     if model is not None and not isinstance(model, str):
         return "model is not a string"
     if turn.usage is not None and not _is_usage(turn.usage):
-        return "usage is not two counts of tokens"
+        return "usage is not counts of tokens with the cached ones among the input"
     for call in turn.calls:
         fault = call_fault(call)
         if fault is not None:
@@ -194,6 +199,8 @@ def _is_usage(usage: object) -> bool:
         isinstance(usage, Usage)
         and _is_count(usage.input_tokens)
         and _is_count(usage.output_tokens)
+        and _is_count(usage.cached_input_tokens)
+        and usage.cached_input_tokens <= usage.input_tokens
     )
 
 
