@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final, cast
@@ -16,14 +17,30 @@ from typing import Final, cast
 __all__ = ("bridged",)
 
 _LOOPBACK: Final = "127.0.0.1"
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    """Closes so that the other end sees that something is missing (RST, not FIN)."""
+    found = transport.get_extra_info("socket")
+    if found is not None:
+        # The socket may be dead already; it is closed all the same.
+        with suppress(OSError):
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    transport.abort()
 
 
 class _End(asyncio.Protocol):
-    """One end of a pair: what comes in here goes out at the other, half-closes too."""
+    """One end of a pair: what comes in here goes out at the other, half-closes too.
+
+    Attributes:
+        ended: Whether its peer has said that it sends no more.
+    """
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.other: _End | None = None
+        self.ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Reads nothing before the other end exists."""
@@ -43,6 +60,12 @@ class _End(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Passes the end on and stays open for what the other end still has to say."""
+        self.ended = True
+        if self.other is not None and self.other.ended:
+            # Nobody else closes what has ended in both directions.
+            self.close()
+            self.other.close()
+            return True
         if self.other is not None and self.other.transport is not None:
             # The other end may be gone already; then this one is closing too.
             with suppress(OSError, RuntimeError):
@@ -50,10 +73,18 @@ class _End(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Closes the other end after what was written to it."""
-        del exc
-        if self.other is not None and self.other.transport is not None:
+        """Closes the other end after what was written to it; what was cut ends as a cut there."""
+        if self.other is None or self.other.transport is None:
+            return
+        if exc is None and self.ended:
             self.other.transport.close()
+        else:
+            _reset(self.other.transport)
+
+    def close(self) -> None:
+        """Closes when everything is written."""
+        if self.transport is not None:
+            self.transport.close()
 
     def pause_writing(self) -> None:
         """The peer here is slow: the other end stops reading."""

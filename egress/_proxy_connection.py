@@ -418,8 +418,11 @@ class Connection:
         self.client.splice(upstream)
         upstream.splice(self.client)
         if upstream.lost:
-            # It was reset before there was a tunnel to tell of it.
-            self.client.close()
+            # It went before there was a tunnel to tell of it.
+            if upstream.cut:
+                self.client.reset()
+            else:
+                self.client.close()
         self.side_ended(self.client)
 
     def _establish(self) -> None:
@@ -501,6 +504,9 @@ class Connection:
     ) -> None:
         if self.client.ended:
             self._outcome, self._status = Outcome.LEFT, exchange.status
+            if exchange.status:
+                # It may still read: what we have cut must not look whole.
+                self.client.reset()
             raise _Answered
         self._outcome = Outcome.FAILED
         if not exchange.status:

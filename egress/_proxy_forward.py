@@ -172,6 +172,9 @@ class Forwarding:
             while (event := self._up.next_event()) is h11.NEED_DATA:
                 data = await self._upstream.read()
                 closed = not data
+                if closed and self._upstream.cut:
+                    # A body that ends with its connection has no other end than a clean one.
+                    raise self._fault or ForwardFailed(502, "upstream_closed")
                 self._up.receive_data(data)
         except h11.RemoteProtocolError as error:
             raise self._fault or ForwardFailed(502, _reason(error, closed=closed)) from error

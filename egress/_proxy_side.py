@@ -7,6 +7,7 @@ the peer's socket takes no more, nothing is read here. No task and no thread bel
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from typing import Final, Protocol, cast
@@ -36,8 +37,10 @@ class Side(asyncio.Protocol):
     """One socket.
 
     Attributes:
-        ended: Whether the other end has said that it sends no more.
+        ended: Whether nothing more will come: the other end has said so, or the socket is gone.
         lost: Whether the socket is gone.
+        cut: Whether the socket is gone and the other end had not said that it sends no more: it
+            was reset, or closed by us. What was received is then no whole of anything.
         buffer: What was received and not yet taken.
     """
 
@@ -49,6 +52,7 @@ class Side(asyncio.Protocol):
         "_peer",
         "_waiter",
         "buffer",
+        "cut",
         "ended",
         "lost",
         "transport",
@@ -59,6 +63,7 @@ class Side(asyncio.Protocol):
         self.buffer = bytearray()
         self.ended = False
         self.lost = False
+        self.cut = False
         self._owner = owner
         self._peer: Side | None = None
         self._paused = False
@@ -68,6 +73,8 @@ class Side(asyncio.Protocol):
 
     # ── what asyncio calls ────────────────────────────────────────────────────────────────────
 
+    # Nothing pauses in here: before Python 3.11.4 a transport forgets a pause that was asked for
+    # while its connection is made.
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         self._owner.side_opened(self)
@@ -94,6 +101,7 @@ class Side(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.cut = not self.ended
         self.lost = self.ended = True
         self._blocked = False
         self._wake()
@@ -154,9 +162,13 @@ class Side(asyncio.Protocol):
             self.transport.write(data)
 
     def write_eof(self) -> None:
-        """Says that no more is sent."""
-        if self.transport is not None and not self.transport.is_closing():
+        """Says that no more is sent, or drops a socket that cannot be told: it was reset."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        try:
             self.transport.write_eof()
+        except OSError:
+            self.transport.abort()
 
     def close(self) -> None:
         """Closes when everything is written."""
@@ -173,8 +185,12 @@ class Side(asyncio.Protocol):
         if self.transport is None:
             return
         found = self.transport.get_extra_info("socket")
-        if found is not None and not self.transport.is_closing():
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        # One that is closing ends clean when everything is sent, and else is cut as well.
+        closing = self.transport.is_closing()
+        if found is not None and (not closing or self.transport.get_write_buffer_size()):
+            # The socket may be dead or gone; it is closed all the same.
+            with contextlib.suppress(OSError):
+                found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.transport.abort()
 
     def discard(self) -> None:

@@ -40,6 +40,8 @@ __all__ = (
 
 MAX_HEAD_BYTES: Final = 32_768
 _MAX_FIELDS: Final = 128
+# The longest that is registered has 17 characters; records and events repeat what is sent here.
+_MAX_METHOD_CHARACTERS: Final = 32
 
 
 class HeadReason(StrEnum):
@@ -125,7 +127,7 @@ class ForwardRequest:
     Attributes:
         target: Its scheme is http.
         credentials: None when there are none that can be read.
-        method: As sent.
+        method: As sent, at most 32 characters.
         fields: What goes upstream beside `Host` and the framing: (lower-case name, value), in
             order, without every field that belongs to this hop.
         framing: How the body ends.
@@ -270,7 +272,7 @@ def _request(request: h11.Request, head: bytes) -> ProxyRequest:
         _check_host(_value(fields, b"host"), target)
         _check_no_body(fields)
         return ConnectRequest(target=target, credentials=credentials)
-    if method in _REFUSED_METHODS:
+    if method in _REFUSED_METHODS or len(method) > _MAX_METHOD_CHARACTERS:
         raise _Refusal(HeadReason.METHOD)
     target = _absolute_target(asked)
     _check_host(_value(fields, b"host"), target)

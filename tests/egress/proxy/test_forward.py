@@ -392,6 +392,73 @@ def test_an_old_client_sees_that_an_answer_is_cut(kit: Any) -> None:
     kit.run(main())
 
 
+def _reset(writer: asyncio.StreamWriter) -> None:
+    found = writer.get_extra_info("socket")
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("body", [b"", b"half", bytes(200_000)])
+def test_a_body_that_only_a_reset_ends_is_no_whole_one(kit: Any, version: str, body: bytes) -> None:
+    """Without a length, the end of the connection is the end of the body: a reset is none."""
+    told = asyncio.Event()
+
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + body)
+        await told.wait()
+        _reset(writer)
+
+    async def main() -> None:
+        async with kit.serve(cut) as place, kit.world("a.test", port=place.port) as world:
+            reader, writer = await world.open()
+            writer.write(
+                f"GET http://a.test/ HTTP/{version}\r\nHost: a.test\r\n"
+                f"Proxy-Authorization: Bearer {kit.token}\r\n\r\n".encode()
+            )
+            await reader.readuntil(b"\r\n\r\n")
+            told.set()
+            received = b""
+            with pytest.raises(ConnectionResetError):
+                while part := await reader.read(65_536):
+                    received += part
+            assert not received.endswith(b"0\r\n\r\n")
+            await kit.shut(writer)
+            await world.settled()
+            [record] = world.observer.records
+            assert (Outcome.FAILED, "upstream_closed") == (record.outcome, record.reason)
+
+    kit.run(main())
+
+
+def test_a_client_that_sends_no_more_is_not_told_that_a_cut_body_is_whole(kit: Any) -> None:
+    """Its end ends the exchange, and the half that it has got ends with a reset."""
+
+    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nhalf")
+        await reader.read(-1)
+
+    async def main() -> None:
+        async with kit.serve(wait) as place, kit.world("a.test", port=place.port) as world:
+            reader, writer = await world.open()
+            writer.write(
+                b"GET http://a.test/ HTTP/1.0\r\nProxy-Authorization: Bearer "
+                + kit.token.encode()
+                + b"\r\n\r\n"
+            )
+            await reader.readuntil(b"half")
+            writer.write_eof()
+            with pytest.raises(ConnectionResetError):
+                await reader.read(-1)
+            await kit.shut(writer)
+            await world.settled()
+            assert Outcome.LEFT is world.observer.records[0].outcome
+
+    kit.run(main())
+
+
 @pytest.mark.parametrize(
     ("fields", "body", "status"),
     [

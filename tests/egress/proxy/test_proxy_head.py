@@ -314,6 +314,15 @@ def test_methods_that_send_back_are_refused(method: str) -> None:
     assert HeadReason.METHOD == _reason(_get("http://a.test/", method=method))
 
 
+@pytest.mark.parametrize(("size", "refused"), [(32, False), (33, True), (20_000, True)])
+def test_a_method_has_a_length_that_a_record_can_keep(size: int, *, refused: bool) -> None:
+    """Access records and events repeat it: it is bounded where it is read."""
+    found = _get("http://a.test/", method="M" * size)
+
+    assert refused == isinstance(found, HeadRefused)
+    assert not refused or HeadReason.METHOD == _reason(found)
+
+
 def test_connect_is_spelt_in_capitals() -> None:
     """Methods are case-sensitive: another spelling is an unknown method in the wrong form."""
     found = parse_head(_head("connect a.test:443 HTTP/1.1", "Host: a.test:443"))

@@ -1,0 +1,100 @@
+"""The bridge between a namespace's listener and the proxy: ends, cuts, and what stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from egress._confine_bridge import bridged
+
+pytestmark = pytest.mark.loopback
+
+_Served = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    found = writer.get_extra_info("socket")
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+def _descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@contextlib.asynccontextmanager
+async def _bridge(served: _Served) -> AsyncIterator[int]:
+    """The port of a bridge to a server that hands each connection to *served*."""
+    server = await asyncio.start_server(served, "127.0.0.1", 0)
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    port = listener.getsockname()[1]
+    async with server, bridged(listener, port=server.sockets[0].getsockname()[1]):
+        yield port
+
+
+async def _shut(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+@pytest.mark.parametrize("by", ["proxy", "command"])
+def test_a_cut_stays_a_cut(by: str) -> None:
+    """What one end resets ends with a reset at the other: half an answer must not look whole."""
+    cut = asyncio.Event()
+
+    async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"half")
+        if by == "proxy":
+            await cut.wait()
+            _reset(writer)
+            return
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read(-1)
+            pytest.fail("an end that nobody has sent")
+        cut.set()
+        await _shut(writer)
+
+    async def main() -> None:
+        async with asyncio.timeout(10), _bridge(served) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert b"half" == await reader.readexactly(4)
+            if by == "proxy":
+                cut.set()
+                with pytest.raises(ConnectionResetError):
+                    await reader.read(-1)
+            else:
+                _reset(writer)
+                await cut.wait()
+            await _shut(writer)
+
+    asyncio.run(main())
+
+
+def test_what_has_ended_in_both_directions_is_closed() -> None:
+    """Nothing of a connection stays open once both ends have said all they had to say."""
+
+    async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write((await reader.read(-1)).upper())
+        await _shut(writer)
+
+    async def main() -> None:
+        async with asyncio.timeout(20), _bridge(served) as port:
+            before = _descriptors()
+            for _ in range(20):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(b"abc")
+                writer.write_eof()
+                assert b"ABC" == await reader.read(-1)
+                await _shut(writer)
+            await asyncio.sleep(0.05)
+            assert _descriptors() <= before + 2
+
+    asyncio.run(main())
