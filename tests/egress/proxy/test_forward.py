@@ -392,6 +392,11 @@ def test_an_old_client_sees_that_an_answer_is_cut(kit: Any) -> None:
     kit.run(main())
 
 
+async def _read_into(received: bytearray, reader: asyncio.StreamReader) -> None:
+    while part := await reader.read(65_536):
+        received += part
+
+
 def _reset(writer: asyncio.StreamWriter) -> None:
     found = writer.get_extra_info("socket")
     found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -419,10 +424,9 @@ def test_a_body_that_only_a_reset_ends_is_no_whole_one(kit: Any, version: str, b
             )
             await reader.readuntil(b"\r\n\r\n")
             told.set()
-            received = b""
+            received = bytearray()
             with pytest.raises(ConnectionResetError):
-                while part := await reader.read(65_536):
-                    received += part
+                await _read_into(received, reader)
             assert not received.endswith(b"0\r\n\r\n")
             await kit.shut(writer)
             await world.settled()
