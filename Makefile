@@ -10,6 +10,8 @@ LOCK := .ci/lock.txt
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 PACKAGES := runtime_pack web_tools egress citations
+# Set to nothing to see the tests one after the other.
+SPREAD ?= --numprocesses=auto --dist=worksteal
 CODE := $(PACKAGES) tests benchmarks examples .ci
 
 .PHONY: help install demo test check format lint types imports docs wheel bench clean
@@ -33,8 +35,8 @@ install: $(VENV)/.dev ## make the environment, with everything that the checks n
 demo: $(VENV)/.runtime ## run the main job on the embedded corpus
 	$(BIN)/runtime-pack demo $(DEMO_ARGS)
 
-test: $(VENV)/.dev ## run the tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(VENV)/.dev ## run the tests, on all cores
+	$(BIN)/python -m pytest $(SPREAD) $(PYTEST_ARGS)
 
 check: lint types imports test wheel ## everything that CI runs
 

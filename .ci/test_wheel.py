@@ -2,8 +2,8 @@
 
 The suite is copied out of the checkout, so that what is imported is the wheel and not the tree.
 The interpreter that runs this runs all of it; every other one of 3.11, 3.12 and 3.13 that is found
-gets its own environment and runs what does not start processes of its own, two at a time. What one
-printed is shown when it has ended.
+gets its own environment and runs what does not start processes of its own. Each uses all cores, one
+after the other; what one printed is shown when it has ended.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / ".ci" / "lock.txt"
 VERSIONS = ((3, 11), (3, 12), (3, 13))
-AT_ONCE = 2
+SPREAD = ("--numprocesses=auto", "--dist=worksteal")
 # Started as commands, these say the same on every interpreter and take most of the time.
 OF_THE_FIRST = ("tests/runtime_pack/cli", "tests/egress/confine", "tests/docs")
 COPIED = (
@@ -122,7 +121,7 @@ def test(number: int, python: str, wheel: Path, scratch: Path) -> str:
     origin = "import runtime_pack; assert 'site-packages' in runtime_pack.__file__"
     shell.run(inside, "-c", origin, cwd=suite, suite=True)
     left_out = [f"--ignore={folder}" for folder in OF_THE_FIRST] if number else []
-    pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *left_out)
+    pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *SPREAD, *left_out)
     shell.run(inside, *pytest, cwd=suite, suite=True)
     return shell.printed
 
@@ -138,17 +137,14 @@ def copy_suite(target: Path) -> None:
             shutil.copy2(source, target / name)
 
 
-def tell(wanted: list[tuple[int, str]], wheel: Path, scratch: Path) -> int:
-    """Test on these interpreters and print what each printed; 1 when one failed."""
+def tell(number: int, python: str, wheel: Path, scratch: Path) -> int:
+    """Test on one interpreter and print what was printed; 1 when it failed."""
     code = 0
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        runs = {pool.submit(test, *each, wheel, scratch): each[1] for each in wanted}
-        for run in as_completed(runs):
-            try:
-                printed = run.result()
-            except Failed as failed:
-                printed, code = str(failed), 1
-            print(f"== the wheel on {runs[run]}\n{printed}", flush=True)
+    try:
+        printed = test(number, python, wheel, scratch)
+    except Failed as failed:
+        printed, code = str(failed), 1
+    print(f"== the wheel on {python}\n{printed}", flush=True)
     return code
 
 
@@ -161,10 +157,8 @@ def main() -> int:
         if subprocess.run(build, check=False).returncode != 0:
             return 1
         (wheel,) = scratch.glob("*.whl")
-        first, *others = enumerate(interpreters())
-        # The first one alone: some of its tests look at how long the event loop is held.
-        code |= tell([first], wheel, scratch)
-        code |= tell(others, wheel, scratch)
+        for number, python in enumerate(interpreters()):
+            code |= tell(number, python, wheel, scratch)
     return code
 
 
