@@ -73,6 +73,10 @@ STOP_ROWS: Final[Mapping[StopCode, CodeRow]] = {
         "Steps, turns or time ran out; the numbers stand beside it.",
         "Raise the limit, or use what the wrap-up turn answered.",
     ),
+    StopCode.RETRY_LATER: CodeRow(
+        "The provider asks to wait longer than the run has time; `retry_at` says until when.",
+        "Resume it then; before, resuming asks nobody.",
+    ),
     StopCode.ESCALATED: CodeRow("The model handed the run to a person.", "Resume with a message."),
     StopCode.PAUSED: CodeRow("The host paused the run.", "Resume it."),
     StopCode.CANCELLED: CodeRow("The host cancelled the run.", "None: it is over."),
@@ -83,8 +87,8 @@ STOP_ROWS: Final[Mapping[StopCode, CodeRow]] = {
         "Too many calls were refused.", "Look at the model and at the refused steps."
     ),
     StopCode.MODEL_ERROR: CodeRow(
-        "The model's adapter failed.",
-        "Look at the adapter; the run can be resumed from its last save.",
+        "The model's adapter failed, or the provider gave no response in `max_attempts` requests.",
+        "Look at the adapter; when the provider had a fault that passes, the run can be resumed.",
     ),
     StopCode.MODEL_REFUSED: CodeRow(
         "The provider or the model declined to answer; nothing of the response ran.",

@@ -186,6 +186,7 @@ class StopCode(StrEnum):
     """Why a run is not completed. What each means for the host is in the codes page."""
 
     BUDGET_EXHAUSTED = "budget_exhausted"
+    RETRY_LATER = "retry_later"
     ESCALATED = "escalated"
     PAUSED = "paused"
     CANCELLED = "cancelled"

@@ -26,6 +26,7 @@ class EventType(StrEnum):
     RUN_FINISHED = "run:finished"
     TURN_STARTED = "turn:started"
     TURN_FINISHED = "turn:finished"
+    TURN_RETRIED = "turn:retried"
     STEP_STARTED = "step:started"
     STEP_FINISHED = "step:finished"
     STEP_REFUSED = "step:refused"
@@ -49,6 +50,7 @@ class EventCode(StrEnum):
     TRN001O = "TRN001O"
     TRN002O = "TRN002O"
     TRN003E = "TRN003E"
+    TRN004O = "TRN004O"
     STP001A = "STP001A"
     STP002O = "STP002O"
     STP003E = "STP003E"
@@ -132,6 +134,12 @@ EVENT_ROWS: Final[Mapping[EventCode, EventRow]] = {
         _S.LOW,
         "A model turn failed or ran out of time.",
         "Look at the model's adapter.",
+    ),
+    EventCode.TRN004O: _row(
+        _T.TURN_RETRIED,
+        _S.LOW,
+        "A request to the model failed and will be made again; the wait is in `object`.",
+        "If it happens often, look at the limits of the provider.",
     ),
     EventCode.STP001A: _row(
         _T.STEP_STARTED, _S.INFO, "A call was admitted and is about to run.", "None."

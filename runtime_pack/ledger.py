@@ -150,6 +150,7 @@ class LedgerView:
     violations: int
     input_tokens: int
     output_tokens: int
+    attempts: int = 0
 
     def left(self, bucket: str) -> Limit:
         """What can still be reserved from a bucket."""
@@ -169,6 +170,7 @@ class LedgerView:
             "violations": self.violations,
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
+            "attempts": self.attempts,
         }
 
 
@@ -183,6 +185,7 @@ class Ledger:
         "_limits",
         "_reserved",
         "_used",
+        "attempts",
         "input_tokens",
         "output_tokens",
         "refused",
@@ -201,6 +204,8 @@ class Ledger:
         self.violations = 0
         self.input_tokens = 0
         self.output_tokens = 0
+        # Requests to the model, those that failed among them.
+        self.attempts = 0
 
     def reserve(self, *buckets: str) -> Shortfall | None:
         """Take one of each bucket, or nothing: then the first that does not fit is returned."""
@@ -331,6 +336,7 @@ class Ledger:
             violations=self.violations,
             input_tokens=self.input_tokens,
             output_tokens=self.output_tokens,
+            attempts=self.attempts,
         )
 
     def restore(self, saved: Mapping[str, Json]) -> None:
@@ -362,6 +368,8 @@ class Ledger:
         self.violations = max(self.violations, _count(saved.get("violations")))
         self.input_tokens = max(self.input_tokens, _count(saved.get("input_tokens")))
         self.output_tokens = max(self.output_tokens, _count(saved.get("output_tokens")))
+        # A run that an earlier version saved does not name them.
+        self.attempts = max(self.attempts, _count(saved.get("attempts", 0)))
 
     def lower(self, bucket: str, limit: Limit) -> None:
         """Lower one limit; a higher one changes nothing."""

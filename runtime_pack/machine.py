@@ -15,6 +15,7 @@ There is no second loop: streaming, resuming and approving all go through here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from enum import StrEnum
 from typing import Final, TypeAlias
 
@@ -297,12 +298,15 @@ class Stop:
     message: str
     shortfall: Shortfall | None = None
     stage: str | None = None
+    retry_at: datetime | None = None
 
     def to_json(self) -> dict[str, Json]:
         """For machines: the shortfall's keys stand beside the code."""
         body: dict[str, Json] = {"code": str(self.code), "message": self.message}
         if self.stage is not None:
             body["stage"] = self.stage
+        if self.retry_at is not None:
+            body["retry_at"] = self.retry_at.isoformat()
         return body | (self.shortfall.to_json() if self.shortfall else {})
 
 
@@ -393,10 +397,14 @@ class TurnTaken:
 
 @attrs.frozen(kw_only=True)
 class TurnLost:
-    """No response: the turn was refused by a budget (`soft` when a wrap-up may follow) or failed."""
+    """No response: the turn was refused by a budget (`soft` when a wrap-up may follow) or failed.
+
+    `again` says that the same request may go well later: the run can be taken up where it stands.
+    """
 
     outcome: Outcome
     soft: bool = False
+    again: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -602,7 +610,7 @@ def _lose_turn(rules: Rules, state: Thinking, event: TurnLost) -> Step:
     stop = event.outcome.stop
     if event.soft and stop is not None and _may_wrap_up(rules, stop.shortfall):
         return Step(Thinking(barren=state.barren, closing=stop), (AskModel(final=True),))
-    if event.outcome.kind is OutcomeKind.ERROR:
+    if event.outcome.kind is OutcomeKind.ERROR and not event.again:
         return _end(event.outcome, ())
     # A budget may be raised by a grant: the run can still be taken up where it stands.
     return Step(state, (Finish(outcome=event.outcome),))

@@ -271,6 +271,7 @@ class TaskContract:
         max_turns: model responses; a wrap-up turn is beyond them and has its own line.
         max_duration_seconds: seconds of activity; waiting for a person is not activity.
         max_parallel: calls of one response that run at the same time, at least 1.
+        max_attempts: requests to the model for one turn, at least 1: faults that may pass are retried.
         max_refused: calls that were not admitted; None is twice `max_steps`.
         max_consecutive_refused: responses in a row of which nothing was admitted, at least 1.
         per_tool: steps by tool name.
@@ -288,6 +289,7 @@ class TaskContract:
     max_turns: Limit = 20
     max_duration_seconds: SecondsLimit = 600
     max_parallel: int = 4
+    max_attempts: int = 3
     max_refused: Limit | None = None
     max_consecutive_refused: int = 3
     per_tool: Mapping[str, Limit] = attrs.field(factory=dict, converter=_frozen_counts)
@@ -306,7 +308,7 @@ class TaskContract:
         parse_seconds("approval_seconds", self.approval_seconds)
         if self.max_refused is not None:
             parse_count("max_refused", self.max_refused)
-        for name in ("max_parallel", "max_consecutive_refused"):
+        for name in ("max_parallel", "max_attempts", "max_consecutive_refused"):
             value = parse_count(name, getattr(self, name))
             if value == UNLIMITED or value < 1:
                 raise ContractError(name, "must be at least 1")

@@ -17,6 +17,7 @@ from runtime_pack.messages import Json, Transcript, Turn
 
 __all__ = (
     "Approver",
+    "Chance",
     "Clock",
     "ContextFactory",
     "Emitter",
@@ -27,6 +28,7 @@ __all__ = (
     "Model",
     "PreflightRuntime",
     "ReleasableRuntime",
+    "SleepingClock",
     "SystemClock",
     "ToolRuntime",
     "TurnRequest",
@@ -173,6 +175,15 @@ class Clock(Protocol):
         ...
 
 
+@runtime_checkable
+class SleepingClock(Clock, Protocol):
+    """A clock that waits by itself: for tests, in which nobody waits."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Return when so many seconds have passed on this clock."""
+        ...
+
+
 class SystemClock:
     """The machine's clocks."""
 
@@ -190,6 +201,9 @@ class Frame(Protocol):
         """The fenced text; nonces are drawn outside `burned` and added to it."""
         ...
 
+
+Chance: TypeAlias = Callable[[], float]
+"""A number from 0 to 1, anew with each call: spreads the waits of runs that failed together."""
 
 ContextFactory: TypeAlias = Callable[[], ExecutionContext]
 """Makes the context of a run: the host fills in session and agent."""

@@ -14,9 +14,10 @@ import attrs
 
 from runtime_pack.approvals import ApprovalRequest, Decision
 from runtime_pack.catalog import TURN_TOOL, Executed, ToolOutput
+from runtime_pack.errors import ModelRequestError
 from runtime_pack.events import Event, EventCode
 from runtime_pack.labels import CLEAN, Label, parse_label
-from runtime_pack.messages import Json, Turn
+from runtime_pack.messages import Json, Turn, Usage
 
 __all__ = (
     "StepRecord",
@@ -30,6 +31,7 @@ __all__ = (
     "step_started",
     "turn_finished",
     "turn_record",
+    "turn_retried",
     "turn_started",
 )
 
@@ -206,6 +208,30 @@ def turn_started(subject: Subject, step: str, messages: int, tools: int) -> Even
         subject=subject,
         object={"messages": messages, "tools": tools},
         key=step,
+    )
+
+
+def turn_retried(
+    subject: Subject,
+    step: str,
+    attempt: int,
+    error: ModelRequestError,
+    wait_seconds: float,
+    usage: Usage | None,
+) -> Event:
+    """The *attempt*-th request of a turn failed, and another one follows."""
+    return Event(
+        code=EventCode.TRN004O,
+        subject=subject,
+        object={
+            "attempt": attempt,
+            "fault": str(error.fault),
+            "status": error.status if type(error.status) is int else None,
+            "wait_us": round(wait_seconds * 1_000_000),
+            "input_tokens": 0 if usage is None else usage.input_tokens,
+            "output_tokens": 0 if usage is None else usage.output_tokens,
+        },
+        key=f"{step}:attempt{attempt}",
     )
 
 

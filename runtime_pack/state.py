@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -391,7 +392,9 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Json]:
 
 
 def _stop_to_json(stop: Stop) -> dict[str, Json]:
-    return {
+    # Written where there is one only: a head without it is what an earlier version wrote.
+    at: dict[str, Json] = {} if stop.retry_at is None else {"retry_at": stop.retry_at.isoformat()}
+    return at | {
         "code": str(stop.code),
         "message": stop.message,
         "stage": stop.stage,
@@ -465,12 +468,13 @@ def outcome_from_json(value: object) -> Outcome:
 
 def _read_stop(value: object) -> Stop:
     fields = _object(value)
-    stage, short = fields["stage"], fields["short"]
+    stage, short, at = fields["stage"], fields["short"], fields.get("retry_at")
     return Stop(
         code=str(fields["code"]),
         message=str(fields["message"]),
         stage=None if stage is None else str(stage),
         shortfall=None if short is None else _read_shortfall(short),
+        retry_at=None if at is None else datetime.fromisoformat(str(at)),
     )
 
 

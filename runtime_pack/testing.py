@@ -6,6 +6,7 @@ one that did not come.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -185,11 +186,15 @@ class ToolShelf:
 
 
 class MovableClock:
-    """A clock that stands still until it is moved."""
+    """A clock that stands still until it is moved; who sleeps on it moves it, and does not wait.
+
+    `slept` holds the seconds of each sleep.
+    """
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._now = start
         self._monotonic = 1000.0
+        self.slept: list[float] = []
 
     def now(self) -> datetime:
         """The time of day."""
@@ -198,6 +203,12 @@ class MovableClock:
     def monotonic(self) -> float:
         """Seconds since some start."""
         return self._monotonic
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass, and others run."""
+        self.slept.append(seconds)
+        self.move(seconds)
+        await asyncio.sleep(0)
 
     def move(self, seconds: float) -> None:
         """Let time pass.

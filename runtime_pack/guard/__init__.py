@@ -7,6 +7,7 @@ it, `turns` asks the model, `bounded` is how the host's code is awaited.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 
 from runtime_pack.approvals import ApprovalRequest, Decision
@@ -23,6 +24,7 @@ from runtime_pack.messages import Json, ToolCall
 from runtime_pack.policy import TaskContract
 from runtime_pack.ports import (
     Approver,
+    Chance,
     Clock,
     Emitter,
     ExecutionContext,
@@ -50,6 +52,7 @@ def create_agent_task_run(
     clock: Clock | None = None,
     frame: Frame | None = None,
     seal: Seal | None = None,
+    chance: Chance | None = None,
 ) -> AgentTaskRun:
     """A run of one task under *contract*; wrap the tools with its `guard_runtime`.
 
@@ -63,6 +66,7 @@ def create_agent_task_run(
         audit: the log that every decision goes to before it takes effect.
         frame: fences outputs from outside that are not fenced yet.
         seal: authenticates saved states; a random one seals for this process only.
+        chance: spreads the waits before a model is asked again; random when absent.
 
     Raises:
         ContractError: the contract or the id is not valid.
@@ -79,6 +83,7 @@ def create_agent_task_run(
         clock=clock or SystemClock(),
         frame=frame,
         seal=seal or Seal.random(),
+        chance=chance or secrets.SystemRandom().random,
     )
 
 

@@ -32,7 +32,7 @@ from runtime_pack.ledger import (
 from runtime_pack.machine import Outcome, OutcomeKind, failure
 from runtime_pack.messages import Json, clean_text
 from runtime_pack.policy import TaskContract
-from runtime_pack.ports import Approver, Clock, Emitter, ExecutionContext, Frame
+from runtime_pack.ports import Approver, Chance, Clock, Emitter, ExecutionContext, Frame
 from runtime_pack.records import StepRecord, log_word
 from runtime_pack.seal import Seal
 
@@ -124,6 +124,7 @@ class TaskRun:
         clock: Clock,
         frame: Frame | None,
         seal: Seal,
+        chance: Chance,
     ) -> None:
         self.contract = contract
         self.task = clean_text(task)
@@ -134,6 +135,7 @@ class TaskRun:
         self.clock = clock
         self.frame = frame
         self.seal = seal
+        self.chance = chance
         self.ledger = Ledger(contract.limits())
         self.steps: list[StepRecord] = []
         self.label = CLEAN

@@ -12,16 +12,16 @@ from runtime_pack.errors import (
     AuditError,
     EmitterError,
     ModelError,
-    ModelFault,
     ModelRequestError,
     StopCode,
 )
 from runtime_pack.guard.bounded import StrayCancellation, TimeUp, bounded
 from runtime_pack.guard.execution import Recorder
+from runtime_pack.guard.retries import Asking, NotAnswered
 from runtime_pack.guard.task_run import TaskRun
 from runtime_pack.ledger import DURATION, TURNS, UNLIMITED, WRAP_UP, Shortfall
 from runtime_pack.machine import Outcome, OutcomeKind, budget_stop, failure
-from runtime_pack.messages import FinishReason, Turn, TurnStatus, Usage, clean_text, turn_fault
+from runtime_pack.messages import FinishReason, Turn, turn_fault
 from runtime_pack.ports import ExecutionContext, ToolRuntime, TurnRequest
 from runtime_pack.records import turn_finished, turn_record, turn_started
 
@@ -38,23 +38,21 @@ _ITS_OWN: Final = (
     asyncio.CancelledError,
     ModelRequestError,
 )
-# What a fault of the provider makes of the run; every other one is a MODEL_ERROR.
-_STOPS: Final = {
-    ModelFault.REFUSED: StopCode.MODEL_REFUSED,
-    ModelFault.CONTEXT_OVERFLOW: StopCode.CONTEXT_OVERFLOW,
-}
-_SAID_CHARACTERS: Final = 500
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.MALFORMED_CALL, FinishReason.UNKNOWN})
 
 
 @attrs.frozen(kw_only=True)
 class TurnResult:
-    """A model turn as the guard took it: a turn, or why there is none."""
+    """A model turn as the guard took it: a turn, or why there is none.
+
+    `again` says that the same request may go well later; the turn was given back.
+    """
 
     turn: Turn | None = None
     lost: Outcome | None = None
     soft: bool = False
     cut: bool = False
+    again: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -102,14 +100,19 @@ class Turns:
         if run.interrupt is not None:
             run.ledger.release(reserved.bucket)
             return TurnResult(lost=run.interrupt)
+        leave = run.ledger.settle
         try:
             if run.audit is not None:
                 asked = len(request.messages), len(request.tools)
                 run.audit.take(turn_started(run.subject(step), step, *asked))
                 run.audit.flush()
-            return await self._taken(step, request, context)
+            result = await self._taken(step, request, context)
+            if result.again:
+                # A turn is a response that came; what failed is counted as attempts.
+                leave = run.ledger.release
+            return result
         finally:
-            run.ledger.settle(reserved.bucket)
+            leave(reserved.bucket)
 
     async def _taken(
         self, step: str, request: TurnRequest, context: ExecutionContext
@@ -117,28 +120,45 @@ class Turns:
         run, begun = self._run, self._run.clock.monotonic()
         turn: Turn | None = None
         lost: Outcome | None = _TORN
+        again = False
+        asking = Asking(run, step, context.on_delta)
         try:
-            work = self._ask(self._context(step, request, context))
-            # No limit of its own: the run's alarm ends it when the run's time is used up.
-            turn = await bounded(run, None, work)
-            lost = None
+            inside = self._context(step, request, context, asking)
+            turn, lost = await self._answer(asking, inside), None
         except TimeUp:
             lost = (run.interrupt if run.interrupt_now else None) or self._out_of_time()
+        except NotAnswered as failed:
+            lost, again = failed.outcome, failed.again
         except StrayCancellation:
             lost = failure("model", StopCode.MODEL_ERROR, "the model's adapter cancelled itself")
-        except ModelRequestError as error:
-            lost = _failed(error)
-            run.ledger.charge(_reported(error))
         except ModelError as error:
             lost = failure("model", StopCode.MODEL_ERROR, str(error))
         finally:
-            self._record(step, turn, lost, begun)
+            self._record(step, turn, lost, begun, asking)
         if turn is None:
-            return TurnResult(lost=lost)
+            return TurnResult(lost=lost, again=again)
         run.ledger.charge(turn.usage)
         return TurnResult(turn=turn, cut=_is_cut(turn, request))
 
-    def _context(self, step: str, request: TurnRequest, base: ExecutionContext) -> ExecutionContext:
+    async def _answer(self, asking: Asking, context: ExecutionContext) -> Turn:
+        """The turn, in as many requests as it takes.
+
+        Raises:
+            NotAnswered: none of them was answered.
+            TimeUp: the run's time ended, or `cancel` and `pause` did.
+        """
+        while True:
+            asking.begin()
+            try:
+                # No limit of its own: the run's alarm ends it when the run's time is used up.
+                return await bounded(self._run, None, self._ask(context))
+            except ModelRequestError as error:
+                seconds = asking.fail(error)
+            await asking.wait(seconds)
+
+    def _context(
+        self, step: str, request: TurnRequest, base: ExecutionContext, asking: Asking
+    ) -> ExecutionContext:
         run = self._run
         return ExecutionContext(
             run=run.id,
@@ -151,7 +171,7 @@ class Turns:
             burned=run.burned,
             record=Recorder(run, step),
             request=request,
-            on_delta=base.on_delta,
+            on_delta=asking.on_delta,
         )
 
     async def _ask(self, context: ExecutionContext) -> Turn:
@@ -183,26 +203,17 @@ class Turns:
         )
         return Outcome(kind=OutcomeKind.SUSPENDED, stop=budget_stop(short))
 
-    def _record(self, step: str, turn: Turn | None, lost: Outcome | None, begun: float) -> None:
+    def _record(
+        self, step: str, turn: Turn | None, lost: Outcome | None, begun: float, asking: Asking
+    ) -> None:
         run = self._run
         elapsed = round((run.clock.monotonic() - begun) * 1_000_000)
         code = None if lost is None or lost.stop is None else str(lost.stop.code)
         record = turn_record(step, turn, code, run.label, elapsed)
+        asking.charge(record)
         run.steps.append(record)
         if run.audit is not None:
             run.audit.take(turn_finished(run.subject(step), record, turn))
-
-
-def _failed(error: ModelRequestError) -> Outcome:
-    """The outcome of a request that the provider did not answer."""
-    said = clean_text(str(error.message))[:_SAID_CHARACTERS]
-    return failure("model", _STOPS.get(error.fault, StopCode.MODEL_ERROR), f"{error.fault}: {said}")
-
-
-def _reported(error: ModelRequestError) -> Usage | None:
-    """The usage that came with a failure, if it is one: the adapter is the host's code."""
-    turn = Turn(status=TurnStatus.REPLY, usage=error.usage)
-    return error.usage if turn_fault(turn) is None else None
 
 
 def _is_cut(turn: Turn, request: TurnRequest) -> bool:

@@ -195,10 +195,15 @@ class Drive:
         return None
 
     def _over(self, message: str | None) -> Outcome | None:
-        """The outcome of a run that nothing follows: without a grant a spent budget stays spent."""
+        """The outcome of a run that nothing follows yet.
+
+        Without a grant a spent budget stays spent, and a provider that asked to wait is not asked.
+        """
         outcome = self.outcome
         stop = None if outcome is None else outcome.stop
         if stop is not None and stop.code == StopCode.BUDGET_EXHAUSTED:
+            return outcome
+        if stop is not None and stop.retry_at is not None and self.run.clock.now() < stop.retry_at:
             return outcome
         if not isinstance(self.state, Ended):
             return None
@@ -628,7 +633,7 @@ class Drive:
 
 def _lost(result: TurnResult) -> TurnLost:
     lost = result.lost or failure("model", StopCode.MODEL_ERROR, "no turn")
-    return TurnLost(outcome=lost, soft=result.soft)
+    return TurnLost(outcome=lost, soft=result.soft, again=result.again)
 
 
 def _slots(state: State) -> tuple[Slot, ...]:
