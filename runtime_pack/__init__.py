@@ -47,7 +47,7 @@ from runtime_pack.messages import (
     Usage,
     UserMessage,
 )
-from runtime_pack.policy import ApprovalClass, TaskContract, ToolPolicy, ToolRule
+from runtime_pack.policy import ApprovalClass, PolicyLayer, TaskContract, ToolPolicy, ToolRule
 from runtime_pack.ports import (
     Approver,
     Clock,
@@ -123,6 +123,7 @@ __all__ = (
     "Model",
     "ModelFault",
     "ModelRequestError",
+    "PolicyLayer",
     "RunStore",
     "RuntimePackError",
     "SavedRun",

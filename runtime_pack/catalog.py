@@ -20,6 +20,7 @@ from runtime_pack.errors import CallCode, ContractError
 from runtime_pack.labels import CLEAN, UNLABELLED, Integrity, Label
 from runtime_pack.messages import Json, Turn
 from runtime_pack.schema import Check, SchemaError, compile_schema
+from runtime_pack.strictness import ApprovalClass, parse_class
 
 if TYPE_CHECKING:
     from runtime_pack.ports import ExecutionContext
@@ -125,6 +126,10 @@ def _effects(word: Effects | str) -> Effects:
         raise ContractError("effects", str(error)) from error
 
 
+def _declared_class(word: ApprovalClass | str) -> ApprovalClass:
+    return parse_class("approval_class", word)
+
+
 @attrs.frozen(kw_only=True)
 class ToolSpec:
     """One tool as it is offered to the model.
@@ -134,6 +139,7 @@ class ToolSpec:
         output_trust: `external` (the default) for anything that others could have written.
         timeout_seconds: the longest one call may take; the run's remaining time is the other bound.
         effects: what a second run would do; decides what happens to a call in doubt.
+        approval_class: what the tool itself asks for; a policy can only ask for more.
         invalid_code: the tool's own code for arguments that do not fit.
         sha256: digest of the definition as it was made; approvals are bound to it.
         floor_label: the best label that an output of this tool can have.
@@ -149,6 +155,9 @@ class ToolSpec:
     timeout_seconds: float = 60.0
     effects: Effects = attrs.field(default=Effects.ONCE, converter=_effects)
     invalid_code: str = CallCode.INVALID_ARGUMENTS
+    approval_class: ApprovalClass = attrs.field(
+        default=ApprovalClass.AUTO, converter=_declared_class
+    )
     check: Check = attrs.field(init=False, repr=False, eq=False)
     sha256: str = attrs.field(init=False, repr=False, eq=False)
     floor_label: Label = attrs.field(init=False, repr=False, eq=False)
@@ -171,8 +180,11 @@ class ToolSpec:
         object.__setattr__(self, "sha256", f"sha256:{hashlib.sha256(body).hexdigest()}")
 
     def to_json(self) -> dict[str, Json]:
-        """The definition as it stands in saved runs and under its digest."""
-        return {
+        """The definition as it stands in saved runs and under its digest.
+
+        What was added later stands there only when it says something, so that digests stay.
+        """
+        body: dict[str, Json] = {
             "name": self.name,
             "description": self.description,
             "parameters": self.parameters,
@@ -181,6 +193,9 @@ class ToolSpec:
             "effects": str(self.effects),
             "invalid_code": str(self.invalid_code),
         }
+        if self.approval_class is not ApprovalClass.AUTO:
+            body["approval_class"] = str(self.approval_class)
+        return body
 
 
 _INTERNAL: Final = Label(integrity=Integrity.INTERNAL, confidentiality=CLEAN.confidentiality)

@@ -32,6 +32,7 @@ class EventType(StrEnum):
     STEP_REFUSED = "step:refused"
     APPROVAL_REQUESTED = "approval:requested"
     APPROVAL_DECIDED = "approval:decided"
+    CALL_NOTIFIED = "call:notified"
     LOG_OPENED = "log:opened"
     LOG_RECOVERED = "log:recovered"
     LOG_CLOSED = "log:closed"
@@ -59,6 +60,7 @@ class EventCode(StrEnum):
     APR002A = "APR002A"
     APR003D = "APR003D"
     APR004D = "APR004D"
+    APR005O = "APR005O"
     LOG001O = "LOG001O"
     LOG002O = "LOG002O"
     LOG003E = "LOG003E"
@@ -167,6 +169,12 @@ EVENT_ROWS: Final[Mapping[EventCode, EventRow]] = {
         _S.LOW,
         "A request was answered too late, or not at all.",
         "Ask for the call again.",
+    ),
+    EventCode.APR005O: _row(
+        _T.CALL_NOTIFIED,
+        _S.LOW,
+        "A call of class `notify` is about to run; the emitter has taken this event.",
+        "Look at it, if it is not what the task is for.",
     ),
     EventCode.LOG001O: _row(_T.LOG_OPENED, _S.INFO, "A writer opened the log.", "None."),
     EventCode.LOG002O: _row(_T.LOG_CLOSED, _S.INFO, "The writer closed the log.", "None."),

@@ -11,7 +11,17 @@ from typing import Final
 
 import attrs
 
-__all__ = ("CLEAN", "UNLABELLED", "Confidentiality", "Integrity", "Label", "join", "parse_label")
+__all__ = (
+    "CLEAN",
+    "UNLABELLED",
+    "Confidentiality",
+    "Integrity",
+    "Label",
+    "join",
+    "parse_label",
+    "parse_word",
+    "reaches",
+)
 
 
 class Integrity(StrEnum):
@@ -81,6 +91,26 @@ def join(first: Label, second: Label) -> Label:
             first.confidentiality, second.confidentiality, key=_CONFIDENTIALITY_RANK.__getitem__
         ),
     )
+
+
+def reaches(label: Label, word: Integrity | Confidentiality) -> bool:
+    """Whether the label is at the word, or worse, on the word's own scale."""
+    if isinstance(word, Integrity):
+        return _INTEGRITY_RANK[label.integrity] >= _INTEGRITY_RANK[word]
+    return _CONFIDENTIALITY_RANK[label.confidentiality] >= _CONFIDENTIALITY_RANK[word]
+
+
+def parse_word(word: object) -> Integrity | Confidentiality:
+    """The member of integrity or confidentiality that the word names; no word is in both.
+
+    Raises:
+        ValueError: it is in neither.
+    """
+    members: tuple[Integrity | Confidentiality, ...] = (*Integrity, *Confidentiality)
+    for member in members:
+        if word == member:
+            return member
+    raise ValueError(f"{word!r} is a word of neither integrity nor confidentiality")
 
 
 def parse_label(value: object) -> Label:

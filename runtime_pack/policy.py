@@ -1,23 +1,25 @@
 """The contract of one task and the verdict on one call: pure.
 
-Deny beats approval beats allow: of all rules that match a call, the strictest class wins. A rule's
-predicate that raises or answers anything but True or False is a deny (POLICY_ERROR). A call that
-no rule matches is `auto`: what a task may call at all is decided by its catalog.
+Deny beats approval beats notify beats allow: of the tool's own class and all rules of all layers
+that match a call, the strictest wins. A rule's predicate that raises, does not end in time or answers
+anything but True or False is a deny (POLICY_ERROR). A call that no rule matches has the class of its
+tool, `auto` by default: what a task may call at all is decided by its catalog.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import attrs
 import orjson
 
 from runtime_pack.errors import ContractError
+from runtime_pack.labels import CLEAN, Confidentiality, Integrity, Label, parse_word, reaches
 from runtime_pack.ledger import (
     STEPS,
     TURNS,
@@ -31,10 +33,13 @@ from runtime_pack.ledger import (
     tool_bucket,
 )
 from runtime_pack.messages import Json
+from runtime_pack.strictness import ApprovalClass, is_stricter, parse_class
 
 __all__ = (
+    "PREDICATE_SECONDS",
     "ApprovalClass",
     "ClassVerdict",
+    "PolicyLayer",
     "TaskContract",
     "ToolPolicy",
     "ToolRule",
@@ -42,23 +47,16 @@ __all__ = (
 )
 
 
-class ApprovalClass(StrEnum):
-    """What has to happen before a call may run, mildest first."""
+PREDICATE_SECONDS: Final = 1.0
+"""How long a predicate may take. One that is not a coroutine cannot be stopped: it denies afterwards."""
 
-    AUTO = "auto"
-    REQUEST_USER = "request_user"
-    DENY = "deny"
+Predicate: TypeAlias = Callable[[Mapping[str, Json]], bool | Awaitable[bool]]
+"""Says whether a rule applies to these arguments: a function, quick and pure, or a coroutine function."""
 
-
-_STRICTNESS: Final = {
-    ApprovalClass.AUTO: 0,
-    ApprovalClass.REQUEST_USER: 1,
-    ApprovalClass.DENY: 2,
-}
-
-Predicate: TypeAlias = Callable[[Mapping[str, Json]], bool]
-"""Says whether a rule applies to these arguments. Must be quick and pure."""
-
+_OWN_LAYER: Final = "task"
+_LAYER_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
+# The class that a tool declares for itself stands in reasons under this name.
+_TOOL_LAYER: Final = "tool"
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_:.*?-]+\Z")
 
 
@@ -110,17 +108,24 @@ def _told(value: object) -> str:
 
 
 def _approval_class(word: object) -> ApprovalClass:
+    return parse_class("tool_policy", word)
+
+
+def _label_word(word: object) -> Integrity | Confidentiality | None:
     try:
-        # An unknown word is the case at hand.
-        return ApprovalClass(word)  # type: ignore[arg-type]
-    except ValueError:
-        words = ", ".join(ApprovalClass)
-        raise ContractError("tool_policy", f"{word!r} is not one of {words}") from None
+        return None if word is None else parse_word(word)
+    except ValueError as error:
+        raise ContractError("tool_policy", f"when_label: {error}") from None
 
 
 @attrs.frozen(kw_only=True)
 class ToolRule:
     """One rule: `tool` is a name or a glob of `*` (anything) and `?` (one character).
+
+    With `when_label`, a word of integrity or confidentiality, the rule applies from the time on when
+    the run's context is at that word or worse: `external` once something from outside was read,
+    `secret` once something secret was. With `when` too, both have to apply. `layer` is set by the
+    policy that holds the rule.
 
     A predicate enters the policy's digest by its name, its place in the source, its code and the
     plain values that it closes over; what has no name cannot be told from another one.
@@ -134,7 +139,11 @@ class ToolRule:
     tool: str
     approval_class: ApprovalClass = attrs.field(converter=_approval_class)
     when: Predicate | None = None
+    when_label: Integrity | Confidentiality | None = attrs.field(
+        default=None, converter=_label_word
+    )
     reason: str = ""
+    layer: str = _OWN_LAYER
     _matches: Callable[[str], object] = attrs.field(init=False, repr=False, eq=False)
     _when: str | None = attrs.field(init=False, repr=False, eq=False)
 
@@ -150,14 +159,27 @@ class ToolRule:
         """Whether the name is covered. `web.*` covers `web.search` and not `web:read`."""
         return self._matches(tool) is not None
 
+    @property
+    def awaits(self) -> bool:
+        """Whether the predicate is a coroutine function."""
+        return inspect.iscoroutinefunction(self.when)
+
+    def told(self) -> str:
+        """The rule in one line, for people: its layer, its pattern, its reason or else its class."""
+        at = "" if self.when_label is None else f", as the context is {self.when_label}"
+        return f"{self.layer} rule {self.tool}: {self.reason or f'is {self.approval_class}'}{at}"
+
     def to_json(self) -> dict[str, Json]:
         """The rule as it enters the policy's digest."""
-        return {
+        body: dict[str, Json] = {
             "tool": self.tool,
             "approval_class": str(self.approval_class),
             "when": self._when,
             "reason": self.reason,
         }
+        if self.when_label is not None:
+            body["when_label"] = str(self.when_label)
+        return body
 
 
 def _rule_tuple(rules: Iterable[ToolRule]) -> tuple[ToolRule, ...]:
@@ -173,21 +195,80 @@ def _rule_tuple(rules: Iterable[ToolRule]) -> tuple[ToolRule, ...]:
 
 
 @attrs.frozen
+class PolicyLayer:
+    """The rules of one who may restrict a task: `workspace`, `run`, or any other short name.
+
+    Raises:
+        ContractError: the name is not lower-case letters, digits, `-` and `_`, or is `tool`, which
+            stands for the class that a tool declares.
+    """
+
+    name: str
+    rules: tuple[ToolRule, ...] = attrs.field(default=(), converter=_rule_tuple)
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _LAYER_NAME.match(self.name):
+            raise ContractError("tool_policy", f"{self.name!r} cannot name a layer")
+        if self.name == _TOOL_LAYER:
+            raise ContractError("tool_policy", f"{self.name!r} is the name of the tools' own class")
+        named = tuple(attrs.evolve(rule, layer=self.name) for rule in self.rules)
+        object.__setattr__(self, "rules", named)
+
+
+def _layer_tuple(layers: Iterable[PolicyLayer]) -> tuple[PolicyLayer, ...]:
+    given = tuple(layers)
+    if not all(isinstance(layer, PolicyLayer) for layer in given):
+        raise ContractError("tool_policy", "holds something that is not a PolicyLayer")
+    if len({layer.name for layer in given}) != len(given):
+        raise ContractError("tool_policy", "two layers have one name")
+    return given
+
+
+@attrs.frozen
 class ToolPolicy:
-    """Rules in any order; the strictest that matches wins."""
+    """Rules in any order, the task's own and those of named layers; the strictest that matches wins.
+
+    No layer can allow what another one restricts.
+
+    Raises:
+        ContractError: something is no rule or no layer, or two layers have one name.
+    """
 
     rules: tuple[ToolRule, ...] = attrs.field(default=(), converter=_rule_tuple)
+    layers: tuple[PolicyLayer, ...] = attrs.field(default=(), converter=_layer_tuple)
+
+    def __attrs_post_init__(self) -> None:
+        own = tuple(
+            rule if rule.layer == _OWN_LAYER else attrs.evolve(rule, layer=_OWN_LAYER)
+            for rule in self.rules
+        )
+        object.__setattr__(self, "rules", own)
+
+    @classmethod
+    def layered(cls, **layers: Iterable[ToolRule]) -> ToolPolicy:
+        """A policy of named layers: `ToolPolicy.layered(workspace=[…], task=[…], run=[…])`."""
+        return cls(layers=[PolicyLayer(name, rules) for name, rules in layers.items()])
+
+    @property
+    def all_rules(self) -> tuple[ToolRule, ...]:
+        """The rules of every layer, in the order of the layers, the task's own last."""
+        return (*(rule for layer in self.layers for rule in layer.rules), *self.rules)
 
     @property
     def sha256(self) -> str:
-        """Digest of the rules, for records and approval requests."""
-        body = orjson.dumps([rule.to_json() for rule in self.rules], option=orjson.OPT_SORT_KEYS)
+        """Digest of the rules and of the layers they are in, for records and approval requests."""
+        own: Json = [rule.to_json() for rule in self.rules]
+        layers: Json = [
+            [layer.name, [rule.to_json() for rule in layer.rules]] for layer in self.layers
+        ]
+        whole: Json = {"layers": layers, "rules": own} if self.layers else own
+        body = orjson.dumps(whole, option=orjson.OPT_SORT_KEYS)
         return f"sha256:{hashlib.sha256(body).hexdigest()}"
 
 
 @attrs.frozen(kw_only=True)
 class ClassVerdict:
-    """The class of one call; `reasons` are those of the rules that gave it."""
+    """The class of one call; `reasons` are those that gave it, each with its layer and rule."""
 
     approval_class: ApprovalClass
     reasons: tuple[str, ...] = ()
@@ -198,30 +279,46 @@ _AUTO: Final = ClassVerdict(approval_class=ApprovalClass.AUTO)
 
 
 def classify_call(
-    rules: Sequence[ToolRule], tool: str, arguments: Mapping[str, Json]
+    rules: Sequence[ToolRule],
+    tool: str,
+    arguments: Mapping[str, Json],
+    *,
+    label: Label = CLEAN,
+    declared: ApprovalClass = ApprovalClass.AUTO,
+    answers: Mapping[int, bool | None] | None = None,
 ) -> ClassVerdict:
-    """The strictest class of the rules that match. Never raises: a failing predicate denies."""
-    strictest = ApprovalClass.AUTO
+    """The strictest of the class that the tool declares and of the rules that match.
+
+    Never raises: a predicate that fails denies. *label* is that of the context; *answers* are those
+    of predicates that had to be awaited, by the place of their rule, None for one that failed.
+    """
+    strictest = declared
     reasons: list[str] = []
-    for rule in rules:
-        if not rule.covers(tool):
+    if declared is not ApprovalClass.AUTO:
+        reasons.append(f"{_TOOL_LAYER} {tool}: is {declared}")
+    for place, rule in enumerate(rules):
+        if not rule.covers(tool) or not _is_reached(rule, label):
             continue
-        applies = _applies(rule, arguments)
+        applies = answers[place] if answers and place in answers else _applies(rule, arguments)
         if applies is None:
             return ClassVerdict(
                 approval_class=ApprovalClass.DENY,
-                reasons=(f"the rule for {rule.tool} could not be decided",),
+                reasons=(f"{rule.layer} rule {rule.tool}: could not be decided",),
                 failed=True,
             )
-        if not applies or _STRICTNESS[rule.approval_class] < _STRICTNESS[strictest]:
+        if not applies or is_stricter(strictest, rule.approval_class):
             continue
         if rule.approval_class is not strictest:
             reasons.clear()
         strictest = rule.approval_class
-        reasons.append(rule.reason or f"{rule.tool} is {rule.approval_class}")
+        reasons.append(rule.told())
     if strictest is ApprovalClass.AUTO:
         return _AUTO
-    return ClassVerdict(approval_class=strictest, reasons=tuple(reasons))
+    return ClassVerdict(approval_class=strictest, reasons=tuple(dict.fromkeys(reasons)))
+
+
+def _is_reached(rule: ToolRule, label: Label) -> bool:
+    return rule.when_label is None or reaches(label, rule.when_label)
 
 
 def _applies(rule: ToolRule, arguments: Mapping[str, Json]) -> bool | None:
@@ -233,6 +330,9 @@ def _applies(rule: ToolRule, arguments: Mapping[str, Json]) -> bool | None:
     # The host's code: whatever it raises, the call is denied.
     except Exception:  # noqa: BLE001
         return None
+    if inspect.iscoroutine(answer):
+        # Nobody awaits here: an answer that was not given is none.
+        answer.close()
     return answer if isinstance(answer, bool) else None
 
 

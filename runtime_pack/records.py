@@ -24,6 +24,7 @@ __all__ = (
     "Subject",
     "approval_decided",
     "approval_requested",
+    "call_notified",
     "digest_text",
     "log_word",
     "step_finished",
@@ -121,8 +122,11 @@ class StepRecord:
         return cls(label=label, executed=executed, citations=citations, **fields)
 
 
-def step_refused(subject: Subject, record: StepRecord) -> Event:
-    """A call that was not admitted."""
+def step_refused(subject: Subject, record: StepRecord, reasons: tuple[str, ...] = ()) -> Event:
+    """A call that was not admitted; *reasons* are those of the policy, in the host's own words."""
+    decision: dict[str, Json] = {"action": "deny", "reason_code": record.code}
+    if reasons:
+        decision["reasons"] = list(reasons)
     return Event(
         code=EventCode.STP004D,
         subject=subject,
@@ -131,7 +135,7 @@ def step_refused(subject: Subject, record: StepRecord) -> Event:
             "code": record.code,
             "args_sha256": record.args_sha256,
         },
-        decision={"action": "deny", "reason_code": record.code},
+        decision=decision,
         key=record.key,
     )
 
@@ -162,6 +166,17 @@ def step_finished(subject: Subject, record: StepRecord, output: ToolOutput) -> E
             "elapsed_us": record.elapsed_us,
         },
         key=f"{record.key}:finished",
+    )
+
+
+def call_notified(subject: Subject, tool: str, args_sha256: str, reasons: tuple[str, ...]) -> Event:
+    """A call that the host is told of before it runs."""
+    return Event(
+        code=EventCode.APR005O,
+        subject=subject,
+        object={"tool": tool, "args_sha256": args_sha256},
+        decision={"action": "notify", "reasons": list(reasons)},
+        key=f"{subject['step']}:notify",
     )
 
 

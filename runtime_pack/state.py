@@ -46,6 +46,7 @@ from runtime_pack.machine import (
 )
 from runtime_pack.messages import Json, ToolCall, ToolMessage, message_from_json, message_to_json
 from runtime_pack.seal import Seal
+from runtime_pack.strictness import ApprovalClass
 
 __all__ = (
     "FORMAT",
@@ -527,6 +528,7 @@ def spec_from_json(value: object) -> ToolSpec:
             timeout_seconds=_number(fields["timeout_seconds"]),
             effects=Effects(str(fields["effects"])),
             invalid_code=str(fields["invalid_code"]),
+            approval_class=ApprovalClass(str(fields.get("approval_class", ApprovalClass.AUTO))),
         )
     except (KeyError, TypeError, ValueError, ContractError) as error:
         raise StateRefused(f"a saved tool cannot be read ({error})") from error

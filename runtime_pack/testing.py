@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Self
+from typing import Any, Self
 
 import attrs
 
@@ -152,10 +152,12 @@ class ToolShelf:
         parameters: Mapping[str, Json] | None = None,
         effects: Effects = Effects.ONCE,
         timeout_seconds: float = 60.0,
+        **options: Any,
     ) -> Self:
         """Put a tool on the shelf: it gives *gives* (raises it, if it is an exception) or *does*.
 
-        Without *parameters* it takes an optional string `x`.
+        Without *parameters* it takes an optional string `x`; *options* are further fields of its
+        `ToolSpec`.
         """
 
         async def handler(
@@ -175,6 +177,7 @@ class ToolShelf:
             parameters=parameters or {"type": "object", "properties": {"x": {"type": "string"}}},
             effects=effects,
             timeout_seconds=timeout_seconds,
+            **options,
         )
         self.tools.append(CatalogTool(spec=spec, handler=handler))
         return self

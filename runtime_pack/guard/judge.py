@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -27,12 +27,20 @@ from runtime_pack.guard.task_run import Held, TaskRun
 from runtime_pack.ledger import UNLIMITED, Shortfall, step_buckets
 from runtime_pack.machine import Admission, Admitted, IngestedCall, Pending, Refused, refusal
 from runtime_pack.messages import Json, ToolCall, clean_text, frozen_arguments
-from runtime_pack.policy import ApprovalClass, ClassVerdict, ToolRule, classify_call
+from runtime_pack.policy import (
+    PREDICATE_SECONDS,
+    ApprovalClass,
+    ClassVerdict,
+    Predicate,
+    ToolRule,
+    classify_call,
+)
 from runtime_pack.ports import ExecutionContext, PreflightRuntime, ToolRuntime
 from runtime_pack.records import (
     StepRecord,
     approval_decided,
     approval_requested,
+    call_notified,
     digest_text,
     step_refused,
 )
@@ -41,6 +49,36 @@ __all__ = ("Judge",)
 
 _FAULTS_SHOWN: Final = 8
 _ADMITTED: Final = Admitted()
+_FREE: Final = ClassVerdict(approval_class=ApprovalClass.AUTO)
+_UNDECIDED: Final = ClassVerdict(
+    approval_class=ApprovalClass.DENY, reasons=("a predicate took too long",), failed=True
+)
+_UNTOLD: Final = refusal(
+    CallCode.POLICY_ERROR, "The host has to be told of this call, and nobody is there to be told."
+)
+
+
+@attrs.frozen(kw_only=True)
+class _Book:
+    """The rules that cover one tool; `asks` when one has a predicate, `awaited` are its coroutines."""
+
+    rules: tuple[ToolRule, ...]
+    asks: bool
+    awaited: tuple[int, ...]
+
+
+@attrs.frozen(kw_only=True)
+class _Today:
+    """What today's rules make of a call that was judged before."""
+
+    refused: ToolOutput | None = None
+    short: Shortfall | None = None
+    verdict: ClassVerdict = _FREE
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Those of the policy, when it is the policy that refuses."""
+        return self.verdict.reasons if self.verdict.approval_class is ApprovalClass.DENY else ()
 
 
 class Judge:
@@ -52,7 +90,7 @@ class Judge:
         self._run = run
         # Asked once: a structural check of a protocol is slow.
         self._knowing = inner if isinstance(inner, PreflightRuntime) else None
-        self._rules: dict[str, tuple[ToolRule, ...]] = {}
+        self._rules: dict[str, _Book] = {}
 
     async def admit(
         self, call: IngestedCall, offered: Mapping[str, ToolSpec], context: ExecutionContext
@@ -70,13 +108,18 @@ class Judge:
         refused = await self._fault(call, offered, inside)
         if refused is not None:
             return await self._refuse(call, refused)
-        verdict = classify_call(self._rules_for(name), name, call.arguments)
+        verdict = await self._class_of(offered[name], call.arguments)
         if verdict.approval_class is ApprovalClass.DENY:
-            return await self._refuse(call, _denied(verdict))
-        held = _held(name, body, verdict.approval_class is ApprovalClass.AUTO, inside)
+            return await self._refuse(call, _denied(verdict), reasons=verdict.reasons)
+        ready = verdict.approval_class is not ApprovalClass.REQUEST_USER
+        if verdict.approval_class is ApprovalClass.NOTIFY and run.emitter is None:
+            return await self._refuse(call, _UNTOLD, reasons=verdict.reasons)
+        held = _held(name, body, ready, inside)
         short = run.ledger.time_shortfall(run.clock.monotonic()) or run.hold(call.step, held)
         if short is not None:
             return await self._refuse(call, exhausted(short), short)
+        if verdict.approval_class is ApprovalClass.NOTIFY:
+            await self._notify(call, verdict)
         if held.ready:
             return _ADMITTED
         return self._ask(call, held, offered[name], verdict)
@@ -102,12 +145,14 @@ class Judge:
             EmitterError: the host's emitter raised.
         """
         ingested = _again(step, call)
-        refused, short = await self._stricter(ingested, offered, context)
-        if refused is not None:
+        today = await self._stricter(ingested, offered, context)
+        if today.refused is not None:
             self._run.drop(step)
-            return await self._refuse(ingested, refused, short)
-        verdict = classify_call(self._rules_for(call.name), call.name, ingested.arguments)
-        if verdict.approval_class is ApprovalClass.AUTO or approved is not None:
+            return await self._refuse(ingested, today.refused, today.short, today.reasons)
+        verdict = today.verdict
+        if verdict.approval_class is ApprovalClass.NOTIFY:
+            await self._notify(ingested, verdict)
+        if verdict.approval_class is not ApprovalClass.REQUEST_USER or approved is not None:
             return _ADMITTED
         held = _held(call.name, _canonical(ingested.arguments), False)
         self._run.held[step] = held
@@ -162,25 +207,89 @@ class Judge:
 
     async def _stricter(
         self, call: IngestedCall, offered: Mapping[str, ToolSpec], context: ExecutionContext
-    ) -> tuple[ToolOutput | None, Shortfall | None]:
+    ) -> _Today:
         """What refuses a held call today: its form, the list, policy, or a lowered budget."""
         inside = call_context(self._run, context, call.step, call.call)
         refused = await self._fault(call, offered, inside)
         if refused is not None:
-            return refused, None
-        verdict = classify_call(self._rules_for(call.call.name), call.call.name, call.arguments)
+            return _Today(refused=refused)
+        verdict = await self._class_of(offered[call.call.name], call.arguments)
         if verdict.approval_class is ApprovalClass.DENY:
-            return _denied(verdict), None
+            return _Today(refused=_denied(verdict), verdict=verdict)
+        if verdict.approval_class is ApprovalClass.NOTIFY and self._run.emitter is None:
+            return _Today(refused=_UNTOLD, verdict=verdict)
         short = self._run.ledger.excess(*step_buckets(call.call.name))
-        return (None, None) if short is None else (exhausted(short), short)
+        refused = None if short is None else exhausted(short)
+        return _Today(refused=refused, short=short, verdict=verdict)
 
-    def _rules_for(self, name: str) -> tuple[ToolRule, ...]:
-        rules = self._rules.get(name)
-        if rules is None:
-            policy = self._run.contract.tool_policy
-            rules = tuple(rule for rule in policy.rules if rule.covers(name))
-            self._rules[name] = rules
-        return rules
+    async def _class_of(self, spec: ToolSpec, arguments: Mapping[str, Json]) -> ClassVerdict:
+        """The class of a call under the run's policy and label, as they are now.
+
+        A predicate that took too long has not answered: one that can be awaited is stopped, any
+        other denies when it has ended at last.
+        """
+        run, declared = self._run, spec.approval_class
+        book = self._rules.get(spec.name) or self._open_book(spec.name)
+        if not book.asks:
+            return classify_call(
+                book.rules, spec.name, arguments, label=run.label, declared=declared
+            )
+        answers = await self._awaited(book, arguments)
+        begun = run.clock.monotonic()
+        verdict = classify_call(
+            book.rules,
+            spec.name,
+            arguments,
+            label=run.label,
+            declared=declared,
+            answers=answers,
+        )
+        if run.clock.monotonic() - begun <= PREDICATE_SECONDS:
+            return verdict
+        return _UNDECIDED
+
+    async def _awaited(self, book: _Book, arguments: Mapping[str, Json]) -> dict[int, bool | None]:
+        """The answers of the predicates that are coroutine functions, by the place of their rule."""
+        answers: dict[int, bool | None] = {}
+        for place in book.awaited:
+            when = book.rules[place].when
+            answers[place] = None if when is None else await self._answer(when, arguments)
+        return answers
+
+    async def _answer(self, when: Predicate, arguments: Mapping[str, Json]) -> bool | None:
+        try:
+            given: object = when(orjson.loads(_canonical(arguments)))
+            if isinstance(given, Awaitable):
+                given = await bounded(self._run, PREDICATE_SECONDS, given)
+        except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+            raise
+        # The host's code: whatever it raises, or that it did not end, it has not answered.
+        except BaseException:  # noqa: BLE001
+            return None
+        return given if isinstance(given, bool) else None
+
+    def _open_book(self, name: str) -> _Book:
+        rules = tuple(
+            rule for rule in self._run.contract.tool_policy.all_rules if rule.covers(name)
+        )
+        awaited = tuple(place for place, rule in enumerate(rules) if rule.awaits)
+        asks = any(rule.when is not None for rule in rules)
+        self._rules[name] = _Book(rules=rules, asks=asks, awaited=awaited)
+        return self._rules[name]
+
+    async def _notify(self, call: IngestedCall, verdict: ClassVerdict) -> None:
+        """Tell the host of a held call before it runs.
+
+        Raises:
+            AuditError: the log could not take it; the call does not run.
+            EmitterError: the host was not told; the call does not run.
+        """
+        run, held = self._run, self._run.held[call.step]
+        subject = run.subject(call.step, call.call.id)
+        event = call_notified(subject, held.tool, held.args_sha256, verdict.reasons)
+        run.record(event)
+        run.flush()
+        await tell(run, event)
 
     async def refuse(self, call: IngestedCall, output: ToolOutput) -> Refused:
         """Refuse a call for a reason that is not the judge's own.
@@ -191,7 +300,11 @@ class Judge:
         return await self._refuse(call, output)
 
     async def _refuse(
-        self, call: IngestedCall, output: ToolOutput, short: Shortfall | None = None
+        self,
+        call: IngestedCall,
+        output: ToolOutput,
+        short: Shortfall | None = None,
+        reasons: tuple[str, ...] = (),
     ) -> Refused:
         run = self._run
         run.ledger.refused += 1
@@ -209,7 +322,7 @@ class Judge:
             raw=None if unread is None else clean_text(unread),
         )
         run.steps.append(record)
-        event = step_refused(run.subject(call.step, call.call.id), record)
+        event = step_refused(run.subject(call.step, call.call.id), record, reasons)
         run.record(event)
         if output.code in {CallCode.POLICY_DENIED, CallCode.POLICY_ERROR}:
             run.flush()
@@ -297,14 +410,14 @@ class Judge:
         run = self._run
         asked = ToolCall(id=call.id, name=request.tool, arguments=request.arguments)
         ingested = _again(step, asked)
-        refused, short, code = await self._ruling(ingested, request, decision, offered, context)
+        today, code = await self._ruling(ingested, request, decision, offered, context)
         run.record(approval_decided(run.subject(step), request, decision, code))
         run.flush()
-        if refused is None:
+        if today.refused is None:
             run.held[step] = _held(request.tool, _canonical(request.arguments), True)
             return _ADMITTED
         run.drop(step)
-        return await self._refuse(ingested, refused, short)
+        return await self._refuse(ingested, today.refused, today.short, today.reasons)
 
     async def _ruling(
         self,
@@ -313,22 +426,21 @@ class Judge:
         decision: Decision,
         offered: Mapping[str, ToolSpec],
         context: ExecutionContext,
-    ) -> tuple[ToolOutput | None, Shortfall | None, EventCode]:
+    ) -> tuple[_Today, EventCode]:
         if digest_arguments(request.arguments) != request.arguments_sha256:
             text = "The arguments are not those that a person was asked about."
-            return refusal(CallCode.POLICY_ERROR, text), None, EventCode.APR003D
+            return _Today(refused=refusal(CallCode.POLICY_ERROR, text)), EventCode.APR003D
         if request.expired(self._run.clock.now()):
             text = "The request to a person expired before it was answered."
             refused = refusal(CallCode.APPROVAL_EXPIRED, text, retryable=True)
-            return refused, None, EventCode.APR004D
+            return _Today(refused=refused), EventCode.APR004D
         if decision.verdict is not Verdict.APPROVE:
             text = f"A person denied this call. Reason: {decision.reason or 'none given'}"
-            return refusal(CallCode.DENIED_BY_PERSON, text), None, EventCode.APR003D
+            return _Today(refused=refusal(CallCode.DENIED_BY_PERSON, text)), EventCode.APR003D
         spec = offered.get(request.tool)
         if spec is not None and self.definition(spec) != request.tool_sha256:
-            return _unknown(request.tool, {}), None, EventCode.APR002A
-        refused_now, short = await self._stricter(call, offered, context)
-        return refused_now, short, EventCode.APR002A
+            return _Today(refused=_unknown(request.tool, {})), EventCode.APR002A
+        return await self._stricter(call, offered, context), EventCode.APR002A
 
 
 def _again(step: str, call: ToolCall) -> IngestedCall:

@@ -86,7 +86,7 @@ def test_a_request_is_bound_to_tool_definition_arguments_policy_and_label() -> N
         assert request.arguments_sha256.startswith("sha256:")
         assert request.policy_sha256 == GATE.sha256
         assert request.label == Label(integrity="external", confidentiality="workspace")
-        assert request.reasons == ("it writes",)
+        assert request.reasons == ("task rule t:gate*: it writes",)
         assert request.expires_at == request.created_at + timedelta(hours=72)
 
     asyncio.run(scenario())

@@ -294,7 +294,7 @@ rules = st.builds(
     approval_class=classes,
     when=st.sampled_from([None, lambda a: "x" in a, lambda a: "x" not in a, lambda a: a["y"] == 1]),
 )
-STRICT = [ApprovalClass.AUTO, ApprovalClass.REQUEST_USER, ApprovalClass.DENY]
+STRICT = list(ApprovalClass)
 
 
 @given(st.lists(rules, max_size=4), rules, st.sampled_from([{}, {"x": 1}, {"y": 1}]))
