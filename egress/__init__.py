@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     )
     from egress.proxied import proxied_fetch
     from egress.proxy import EgressProxy, ProxyLimits, ProxyRun, serve_proxy
-    from egress.transport import AiohttpTransport, SystemResolver
+    from egress.resolver import SystemResolver
+    from egress.transport import AiohttpTransport
     from egress.violation import Violation
 
 __all__ = (
@@ -94,7 +95,7 @@ _LATE = {
     "RunMeter": "egress.client",
     "ProxyLimits": "egress.proxy",
     "ProxyRun": "egress.proxy",
-    "SystemResolver": "egress.transport",
+    "SystemResolver": "egress.resolver",
     "proxied_fetch": "egress.proxied",
     "serve_proxy": "egress.proxy",
 }

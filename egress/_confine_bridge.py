@@ -10,13 +10,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Final, cast
+
+from egress._accept import Acceptor, capacity
 
 __all__ = ("bridged",)
 
 _LOOPBACK: Final = "127.0.0.1"
+_MOST: Final = 4096
+# Two here, and two in the proxy, which may be of this process.
+_SOCKETS_EACH: Final = 4
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
@@ -28,6 +33,10 @@ def _reset(transport: asyncio.Transport) -> None:
         with suppress(OSError):
             found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     transport.abort()
+
+
+def _nobody() -> None:
+    """Nobody waits for room yet."""
 
 
 class _End(asyncio.Protocol):
@@ -98,10 +107,16 @@ class _End(asyncio.Protocol):
 
 
 class _Bridge:
-    """Every pair of one listener."""
+    """Every pair of one listener.
 
-    def __init__(self, port: int) -> None:
+    Attributes:
+        made_room: Called when a connection can be taken again.
+    """
+
+    def __init__(self, port: int, most: int) -> None:
+        self.made_room: Callable[[], None] = _nobody
         self._port = port
+        self._most = most
         self._dialling = set[asyncio.Task[None]]()
         self._inside = set[_End]()
 
@@ -133,8 +148,15 @@ class _Bridge:
             if end.transport is not None:
                 end.transport.resume_reading()
 
+    def has_room(self) -> bool:
+        """Whether one more pair can be open; who waits, waits in the kernel of the namespace."""
+        return len(self._inside) < self._most
+
     def forget(self, inside: _End) -> None:
+        was_full = not self.has_room()
         self._inside.discard(inside)
+        if was_full and self.has_room():
+            self.made_room()
 
     async def aclose(self) -> None:
         for task in tuple(self._dialling):
@@ -172,14 +194,15 @@ async def bridged(listener: socket.socket, *, port: int) -> AsyncIterator[None]:
 
     Takes *listener* over and closes it.
     """
-    bridge = _Bridge(port)
+    bridge = _Bridge(port, capacity(_MOST, sockets_each=_SOCKETS_EACH))
     try:
-        server = await asyncio.get_running_loop().create_server(bridge.accept, sock=listener)
+        acceptor = Acceptor(listener, bridge.accept, has_room=bridge.has_room)
     except BaseException:
         listener.close()
         raise
+    bridge.made_room = acceptor.resume
     try:
         yield
     finally:
-        server.close()
+        await acceptor.aclose()
         await bridge.aclose()

@@ -65,11 +65,6 @@ class Proxy(Protocol):
         ...
 
     @property
-    def resolver(self) -> Resolver:
-        """Answers names."""
-        ...
-
-    @property
     def dialer(self) -> Dialer:
         """Opens connections."""
         ...
@@ -87,6 +82,13 @@ class Proxy(Protocol):
         """Whether a new connection may stay."""
         ...
 
+    def known(self, connection: Connection) -> None:
+        """It has shown its token."""
+
+    def is_crowded(self, runner: Runner) -> bool:
+        """Whether it would take a place that is kept for other runs."""
+        ...
+
     def gone(self, connection: Connection, record: AccessRecord) -> None:
         """A connection has ended."""
 
@@ -101,8 +103,9 @@ class Proxy(Protocol):
 class Runner:
     """One run at work: what it has used, and what of it is open."""
 
-    def __init__(self, run: ProxyRun) -> None:
+    def __init__(self, run: ProxyRun, resolver: Resolver) -> None:
         self.run = run
+        self.resolver = resolver
         self.open: set[Connection] = set()
         self.is_over = False
         self.bytes_left = run.limits.max_bytes
@@ -340,7 +343,8 @@ class Connection:
         runner = self._proxy.runner_of(request.credentials)
         if runner is None:
             self._refuse(407, "credentials", Outcome.UNAUTHENTICATED, request)
-        refusal = runner.refusal()
+        self._proxy.known(self)
+        refusal = runner.refusal() or ("max_open" if self._proxy.is_crowded(runner) else None)
         self._runner, self._request = runner, request
         if refusal is not None:
             self._refuse(429, refusal, Outcome.LIMITED, request)
@@ -389,7 +393,7 @@ class Connection:
     async def _look_up(self, target: Target) -> tuple[Address, ...]:
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
-                answers = await self._proxy.resolver.resolve(target.host, target.port)
+                answers = await self._known.resolver.resolve(target.host, target.port)
         except TimeoutError:
             self._fail(504, "dns_timeout")
         except OSError:

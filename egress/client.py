@@ -429,7 +429,7 @@ def _is_answer(response: object) -> bool:
 
 # Loaded when first needed: neither `import egress` nor a client over other ports loads aiohttp.
 def _system_resolver() -> Resolver:
-    from egress.transport import SystemResolver
+    from egress.resolver import SystemResolver
 
     return SystemResolver()
 

@@ -18,6 +18,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final
 
+from egress._accept import Acceptor, capacity
 from egress._proxy_connection import Connection, Runner
 from egress._proxy_side import Side
 from egress._proxy_values import (
@@ -32,6 +33,7 @@ from egress._proxy_values import (
 from egress.address import Address
 from egress.ports import Resolver
 from egress.proxy_head import Credentials
+from egress.resolver import SystemResolver
 
 __all__ = (
     "AccessRecord",
@@ -46,7 +48,7 @@ __all__ = (
     "serve_proxy",
 )
 
-_BACKLOG: Final = 1024
+_SOCKETS_EACH: Final = 2
 
 
 class SystemDialer:
@@ -68,10 +70,12 @@ class EgressProxy:
     Args:
         runs: Who may use it; more can be added later.
         observer: Is told of every denial and every connection.
-        resolver: Answers names; the operating system's by default.
+        resolver: Answers names; by default the operating system's, with a share for each run.
         dialer: Opens connections.
-        max_open: Client connections at one time, of all runs and of strangers. More are closed
-            at once.
+        max_open: Client connections at one time, of all runs and of strangers, and fewer where
+            the descriptor limit has no room for two sockets each. At the limit whoever has waited
+            longest without a token makes room, and else the new one is closed at once; no run
+            takes the last places that others have not used.
         head_seconds: For a client to send its request head, once it is connected.
 
     Attributes:
@@ -91,16 +95,17 @@ class EgressProxy:
         head_seconds: float = 10.0,
     ) -> None:
         self.observer = observer
-        self.resolver = resolver or _system_resolver()
+        self._resolver = resolver
         self.dialer = dialer or SystemDialer()
         self.failure: Exception | None = None
         self.failed = asyncio.Event()
         self.head_seconds = head_seconds
-        self._max_open = max_open
         self._runs: dict[str, Runner] = {}
         self._open: set[Connection] = set()
+        self._max_open = max_open
         self._empty = asyncio.Event()
-        self._server: asyncio.Server | None = None
+        self._strangers: dict[Connection, None] = {}
+        self._acceptor: Acceptor | None = None
         self._listeners: frozenset[tuple[str, int]] = frozenset()
         self._address = ("", 0)
         self._count = 0
@@ -128,9 +133,8 @@ class EgressProxy:
             _check_loopback(own)
             for run in self._first:
                 self.add_run(run)
-            loop = asyncio.get_running_loop()
-            serve = loop.create_unix_server if own.family == socket.AF_UNIX else loop.create_server
-            self._server = await serve(self._accept, sock=own, backlog=_BACKLOG)
+            self._max_open = capacity(self._max_open, sockets_each=_SOCKETS_EACH)
+            self._acceptor = Acceptor(own, self._accept)
         except BaseException:
             own.close()
             raise
@@ -175,18 +179,18 @@ class EgressProxy:
         self._stop_listening()
         for connection in tuple(self._open):
             connection.abort("stopped")
+        if self._acceptor is not None:
+            await self._acceptor.aclose()
         await self._all_gone()
         for runner in self._runs.values():
             runner.forget()
-        if self._server is not None:
-            await self._server.wait_closed()
         # A client that was turned away at the door is closed in the next round of the loop.
         await asyncio.sleep(0)
 
     def _stop_listening(self) -> None:
         self._stopping = True
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
 
     async def _all_gone(self) -> None:
         while self._open:
@@ -205,7 +209,7 @@ class EgressProxy:
             raise ValueError(f"two runs have the id {run.run}")
         if any(runner.run.token == run.token for runner in self._runs.values()):
             raise ValueError(f"the token of {run.run} is another run's too: one token, one run")
-        self._runs[run.run] = Runner(run)
+        self._runs[run.run] = Runner(run, self._resolver or SystemResolver())
 
     def end_run(self, run_id: str) -> None:
         """Makes the token of a run void and ends its connections. Unknown ids are ignored."""
@@ -232,14 +236,41 @@ class EgressProxy:
 
     def opened(self, connection: Connection) -> bool:
         """Whether a new connection may stay."""
-        if self._stopping or len(self._open) >= self._max_open:
+        if self._stopping or (len(self._open) >= self._max_open and not self._make_room()):
             return False
         self._open.add(connection)
+        self._strangers[connection] = None
         return True
+
+    def _make_room(self) -> bool:
+        """Ends whoever has been here longest and has shown no token."""
+        oldest = next(iter(self._strangers), None)
+        if oldest is None:
+            return False
+        del self._strangers[oldest]
+        oldest.abort("crowded_out")
+        return True
+
+    def is_crowded(self, runner: Runner) -> bool:
+        """Whether *runner* would take a place that is kept for the other runs.
+
+        Half of all places is shared out evenly; what a run has not used of its part is kept.
+        """
+        part = self._max_open // (2 * max(1, len(self._runs)))
+        if len(runner.open) < max(1, part):
+            return False
+        others = [len(each.open) for each in self._runs.values() if each is not runner]
+        kept = sum(max(0, part - used) for used in others)
+        return len(runner.open) + sum(others) + kept >= self._max_open
+
+    def known(self, connection: Connection) -> None:
+        """It has shown its token, or will show none any more."""
+        self._strangers.pop(connection, None)
 
     def gone(self, connection: Connection, record: AccessRecord) -> None:
         """A connection has ended."""
         self._open.discard(connection)
+        self._strangers.pop(connection, None)
         try:
             self.observer.access(record)
         # The host's code, at the boundary that the port names: whoever watches `failed` stops.
@@ -281,9 +312,9 @@ async def serve_proxy(
         host: A loopback address.
         port: 0 takes a free one.
         sock: A listening socket instead of *host* and *port*.
-        resolver: Answers names; the operating system's by default.
+        resolver: Answers names; by default the operating system's, with a share for each run.
         dialer: Opens connections.
-        max_open: Client connections at one time.
+        max_open: Client connections at one time; fewer where the descriptor limit has no room.
         head_seconds: For a client to send its request head.
         grace_seconds: How long tunnels may go on when the block is left without an error.
 
@@ -327,10 +358,3 @@ def _check_loopback(own: socket.socket) -> None:
         return
     if not ipaddress.ip_address(own.getsockname()[0].partition("%")[0]).is_loopback:
         raise ValueError("the proxy listens on a loopback address or a Unix socket only")
-
-
-def _system_resolver() -> Resolver:
-    # Loaded when first needed: it brings aiohttp with it.
-    from egress.transport import SystemResolver
-
-    return SystemResolver()

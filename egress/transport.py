@@ -15,7 +15,6 @@ Rules of this module, each with a test:
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import functools
 import socket
@@ -44,7 +43,7 @@ from egress.errors import (
 from egress.policy import EgressPolicy
 from egress.ports import Headers, HopRequest, HopResponse
 
-__all__ = ("AiohttpTransport", "SystemResolver", "default_ssl_context")
+__all__ = ("AiohttpTransport", "default_ssl_context")
 
 # Fixed for every request: a caller's header could carry a credential or name another host.
 _HEADERS: Final = {
@@ -67,28 +66,6 @@ def default_ssl_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
-
-
-class SystemResolver:
-    """Answers names with the operating system's resolver, in a thread.
-
-    The thread cannot be cancelled: a deadline ends the wait for it, not the lookup.
-    """
-
-    async def resolve(self, host: str, port: int) -> list[str]:
-        """The addresses of *host*, in the system's order of preference."""
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
-        )
-        return [_address_text(sockaddr) for _, _, _, _, sockaddr in found]
-
-
-def _address_text(sockaddr: tuple[Any, ...]) -> str:
-    """The address, with its scope id when it has one, so that R10 can refuse it."""
-    scope = sockaddr[3] if len(sockaddr) == 4 else 0
-    text = str(sockaddr[0])
-    return f"{text}%{scope}" if scope and "%" not in text else text
 
 
 class _Hop:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import secrets
 import signal
 import sys
@@ -39,6 +40,8 @@ __all__ = ("command",)
 _DEFAULT_RUN: Final = "proxy"
 _DEFAULT_GRACE_SECONDS: Final = 10.0
 _STDERR: Final = "-"
+# Two for each of the 8,192 connections of a proxy, and some beside them.
+_DESCRIPTORS: Final = 20_000
 
 _EXIT: Final = exit_codes(
     {
@@ -100,6 +103,7 @@ def command(config: Path | None, state_dir: Path | None, **options: Any) -> int:
     go to a hash-chained log in the state folder, one for this process.
     """
     plan = _plan(config, options)
+    _raise_descriptor_limit()
     with _access_log(options["access_log"]) as access, open_state(state_dir).logging() as log:
         asyncio.run(_serve(plan, log, access))
     return 0
@@ -188,6 +192,16 @@ def _access_log(where: str) -> Iterator[BinaryIO]:
     # Without a buffer: what could not be written must not be tried again at the end.
     with os.fdopen(handle, "ab", buffering=0) as file:
         yield file
+
+
+def _raise_descriptor_limit() -> None:
+    """To what this user may have at most: each tunnel has two sockets."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        # Where it cannot be raised, fewer connections are taken.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 # ── serving ───────────────────────────────────────────────────────────────────────────────────

@@ -74,6 +74,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         ("egress", ["egress.ports", "egress.reasons", "hashlib", "h11", "logging"]),
         ("egress.client", ["aiohttp", "yarl", "hypothesis"]),
         ("egress.testing", ["aiohttp", "hypothesis"]),
+        # The proxy's own resolver too: what is loaded late is loaded in front of a client.
+        ("egress.proxy, egress.resolver", ["aiohttp", "yarl", "hypothesis", "runtime_pack"]),
+        ("egress.confine", ["aiohttp", "yarl", "hypothesis", "runtime_pack"]),
         ("egress.transport", ["hypothesis", "runtime_pack", "web_tools", "citations"]),
     ],
 )

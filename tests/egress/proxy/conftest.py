@@ -98,6 +98,13 @@ class World:
             while len(self.observer.records) < count or self.proxy.open_connections:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
+    async def settled_to(self, count: int) -> None:
+        """Waits until *count* connections are open."""
+        async with asyncio.timeout(5):
+            # As above.
+            while self.proxy.open_connections != count:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
 
 async def read_all(reader: asyncio.StreamReader) -> bytes:
     """To the end, or to what came before a reset."""

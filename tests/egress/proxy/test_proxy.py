@@ -7,6 +7,7 @@ import base64
 import contextlib
 import json
 import logging
+import resource
 import socket
 import struct
 import tempfile
@@ -673,17 +674,82 @@ def test_bytes_of_a_run_are_counted(kit: Any) -> None:
     kit.run(main())
 
 
-def test_connections_of_all_are_counted(kit: Any) -> None:
-    """Strangers cannot take every socket: the one too many is closed at the door."""
+def test_strangers_make_room(kit: Any) -> None:
+    """They cannot take every socket: who has waited longest without a token is closed."""
 
     async def main() -> None:
-        async with kit.world("a.test", max_open=2) as world:
-            first = [await world.open() for _ in range(2)]
+        async with kit.world("a.test", max_open=4) as world:
+            first = [await world.open() for _ in range(4)]
             await asyncio.sleep(0.02)
+            raw = await world.get("http://evil.test/")
+            assert raw.startswith(b"HTTP/1.1 403 ")
+            assert b"" == await kit.read_all(first[0][0])
+            assert ["crowded_out"] == [
+                each.reason for each in world.observer.records if each.run is None
+            ]
+            for _, each in first:
+                await kit.shut(each)
+
+    kit.run(main())
+
+
+def test_connections_of_all_are_counted(kit: Any) -> None:
+    """Where every place is a run's, the one too many is closed at the door."""
+
+    async def main() -> None:
+        async with kit.serve(_echo) as place, kit.world(port=place.port, max_open=4) as world:
+            opened = [await world.tunnel("a.test:22") for _ in range(4)]
+            assert [200] * 4 == [status for _, _, status in opened]
             reader, writer = await world.open()
             assert b"" == await kit.read_all(reader)
-            for each in (writer, *(writer for _, writer in first)):
+            for each in (writer, *(writer for _, writer, _ in opened)):
                 await kit.shut(each)
+
+    kit.run(main())
+
+
+def test_a_run_leaves_places_for_the_others(kit: Any) -> None:
+    """Half of all places is shared out evenly, and what a run has not used of it is kept."""
+
+    async def main() -> None:
+        async with kit.serve(_echo) as place, kit.world(port=place.port, max_open=8) as world:
+            world.proxy.add_run(kit.run_of("a.test:22", run="two", token="token-two"))
+            greedy = [await world.tunnel("a.test:22") for _ in range(7)]
+            assert [200] * 6 + [429] == [status for _, _, status in greedy]
+            await kit.shut(greedy.pop()[1])
+            await world.settled_to(6)
+            others = [await world.tunnel("a.test:22", token="token-two") for _ in range(2)]
+            assert [200] * 2 == [status for _, _, status in others]
+            assert ["max_open"] == [each.reason for each in world.observer.records]
+            for _, each, _ in (*greedy, *others):
+                await kit.shut(each)
+
+    kit.run(main())
+
+
+def test_the_descriptor_limit_bounds_the_connections(kit: Any) -> None:
+    """Two sockets for each have to fit, beside what the process needs for itself."""
+
+    async def main() -> None:
+        async with kit.world(max_open=8192) as world:
+            assert (200 - 128) // 2 == world.proxy._max_open
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        kit.run(main())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_each_run_looks_names_up_in_its_own_share(kit: Any) -> None:
+    """A run whose look-ups hang does not keep another's waiting: the resolver is the run's."""
+
+    async def main() -> None:
+        runs = [kit.run_of("a.test", run=name, token=f"token-{name}") for name in ("one", "two")]
+        async with serve_proxy(runs, observer=RecordingObserver()) as proxy:
+            one, two = [runner.resolver for runner in proxy._runs.values()]
+            assert one is not two
 
     kit.run(main())
 

@@ -1,0 +1,162 @@
+"""Look-ups in threads of our own: shared out between runs, whatever one of them waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from egress import resolver as resolver_module
+from egress.resolver import Lookups, SystemResolver
+
+
+class _Silent:
+    """A name server that answers when it is told to, and counts who asks."""
+
+    def __init__(self) -> None:
+        self.answer = threading.Event()
+        self.asked: list[str] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, host: str, port: int) -> Sequence[str]:
+        with self._lock:
+            self.asked.append(host)
+        self.answer.wait(20)
+        return [f"{host}:{port}"]
+
+
+def _at_once(host: str, port: int) -> Sequence[str]:
+    return [f"{host}:{port}"]
+
+
+async def _until(silent: _Silent, count: int) -> None:
+    async with asyncio.timeout(5):
+        # Threads tell of nothing that could be awaited.
+        while len(silent.asked) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+def test_one_owner_does_not_starve_another() -> None:
+    """Look-ups that hang fill the share of their owner, and the room of all, and no more."""
+    silent = _Silent()
+
+    async def main() -> None:
+        lookups = Lookups(per_owner=3, in_all=4)
+        stuck = [
+            asyncio.ensure_future(lookups.run(owner, silent, "a", 1))
+            for owner in ("one", "two")
+            for _ in range(50)
+        ]
+        await _until(silent, 4)
+        async with asyncio.timeout(5):
+            # The third has one of its own always, though there is no room left in all.
+            assert ["b:2"] == list(await lookups.run("three", _at_once, "b", 2))
+        assert 4 == len(silent.asked)
+        silent.answer.set()
+        assert [["a:1"]] * 100 == [list(found) for found in await asyncio.gather(*stuck)]
+        assert not lookups._waiting
+        assert not lookups._running
+
+    asyncio.run(main())
+
+
+def test_who_has_given_up_is_still_counted_and_never_started_twice() -> None:
+    """A deadline ends the wait and not the thread; what had not begun is not begun any more."""
+    silent = _Silent()
+
+    async def main() -> None:
+        lookups = Lookups(per_owner=2, in_all=64)
+        waits = [asyncio.ensure_future(lookups.run("one", silent, str(n), 1)) for n in range(5)]
+        await _until(silent, 2)
+        for each in waits:
+            each.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        later = asyncio.ensure_future(lookups.run("one", silent, "later", 1))
+        await asyncio.sleep(0.05)
+        assert 2 == len(silent.asked)
+        silent.answer.set()
+        assert ["later:1"] == list(await later)
+        assert ["0", "1", "later"] == sorted(silent.asked)
+
+    asyncio.run(main())
+
+
+def test_turns_are_taken() -> None:
+    """Of two owners that wait, neither comes twice before the other has come once."""
+    order: list[str] = []
+
+    def look_up(host: str, port: int) -> Sequence[str]:
+        del port
+        order.append(host)
+        return []
+
+    async def main() -> None:
+        gate = _Silent()
+        lookups = Lookups(per_owner=1, in_all=1)
+        first = [asyncio.ensure_future(lookups.run(owner, gate, "x", 1)) for owner in ("a", "b")]
+        await _until(gate, 2)
+        jobs = [
+            asyncio.ensure_future(lookups.run(owner, look_up, owner, 1))
+            for owner in ("a", "a", "a", "b", "b", "b")
+        ]
+        await asyncio.sleep(0)
+        gate.answer.set()
+        await asyncio.gather(*first, *jobs)
+        assert {"a": 3, "b": 3} == {name: order.count(name) for name in "ab"}
+
+    asyncio.run(main())
+
+
+def test_an_error_is_the_waiters() -> None:
+    """And the place is free again."""
+
+    def fail(host: str, port: int) -> Sequence[str]:
+        raise socket.gaierror(socket.EAI_AGAIN, f"{host} {port}")
+
+    async def main() -> None:
+        lookups = Lookups(per_owner=1, in_all=1)
+        for _ in range(3):
+            with pytest.raises(socket.gaierror):
+                await lookups.run("one", fail, "a", 1)
+        assert not lookups._running
+
+    asyncio.run(main())
+
+
+def test_a_look_up_that_hangs_keeps_no_loop_from_ending() -> None:
+    """Neither `asyncio.run` nor the process waits for it."""
+    silent = _Silent()
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(Lookups().run("one", silent, "a", 1), 0.05)
+
+    asyncio.run(main())
+    assert all(each.daemon for each in threading.enumerate() if each.name == "egress-lookup")
+    # Its thread tells a loop that is closed, and that is no error.
+    silent.answer.set()
+    for each in threading.enumerate():
+        if each.name == "egress-lookup":
+            each.join(5)
+
+
+def test_the_system_resolver() -> None:
+    """Answers addresses as text, without the pool of the loop."""
+
+    async def main() -> None:
+        found = await SystemResolver().resolve("localhost", 80)
+        assert set(found) & {"127.0.0.1", "::1"}
+
+    asyncio.run(main())
+
+
+def test_a_scope_id_survives_the_system_resolver() -> None:
+    """So that R10 can refuse it."""
+    told = resolver_module._address_text
+    assert told(("fe80::1", 80, 0, 2)) == "fe80::1%2"
+    assert told(("fe80::1%eth0", 80, 0, 2)) == "fe80::1%eth0"
+    assert told(("::1", 80, 0, 0)) == "::1"
+    assert told(("127.0.0.1", 80)) == "127.0.0.1"
