@@ -59,10 +59,17 @@ from runtime_pack.ports import (
 )
 from runtime_pack.records import StepRecord
 from runtime_pack.seal import Seal
-from runtime_pack.state import DirectoryRunStore, MemoryRunStore, RunStore, SavedRun
+from runtime_pack.stores import (
+    DirectoryRunStore,
+    MemoryRunStore,
+    RunStore,
+    SavedRun,
+    SharedRunStore,
+)
 
 if TYPE_CHECKING:
     from egress import AddressPolicy
+    from runtime_pack.stores.sqlite import SQLiteRunStore
     from runtime_pack.web_catalog import build_web_tool_catalog, create_web_tool_runtime
     from web_tools.arguments import SearchRequest, WebToolCaps
     from web_tools.errors import WebErrorCode
@@ -72,9 +79,10 @@ if TYPE_CHECKING:
         create_fixture_web_search_provider,
     )
 
-# Loaded on first use: these bring in the web side.
+# Loaded on first use: these bring in the web side, or a database.
 _LATER: Final = {
     "AddressPolicy": "egress",
+    "SQLiteRunStore": "runtime_pack.stores.sqlite",
     "SearchHit": "web_tools.search",
     "SearchRequest": "web_tools.arguments",
     "WebErrorCode": "web_tools.errors",
@@ -126,10 +134,12 @@ __all__ = (
     "PolicyLayer",
     "RunStore",
     "RuntimePackError",
+    "SQLiteRunStore",
     "SavedRun",
     "Seal",
     "SearchHit",
     "SearchRequest",
+    "SharedRunStore",
     "StepRecord",
     "StopCode",
     "Suspended",

@@ -10,6 +10,7 @@
     ├── StoreError             a saved run could not be written or read
     │   ├── RunNotFound        no such run
     │   ├── RunConflict        another writer moved the run on; nothing was written
+    │   ├── RunBusy            another process drives the run; nothing was done
     │   └── StateRefused       missing or wrong seal, unknown format, newer schema
     └── ModelError             the model's adapter failed or answered outside its contract
         └── ModelRequestError  the provider gave no whole response, and the adapter knows why
@@ -32,6 +33,7 @@ __all__ = (
     "ModelError",
     "ModelFault",
     "ModelRequestError",
+    "RunBusy",
     "RunConflict",
     "RunNotFound",
     "RuntimePackError",
@@ -86,6 +88,14 @@ class RunConflict(StoreError):
         self.run_id = run_id
         self.expected = expected
         self.found = found
+
+
+class RunBusy(StoreError):
+    """Somebody drives the run; nothing was done."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"run {run_id!r} is being driven by another process or task")
+        self.run_id = run_id
 
 
 class StateRefused(StoreError):

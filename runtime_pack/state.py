@@ -1,4 +1,4 @@
-"""Saved runs: the document, its seal, and the stores.
+"""Saved runs: the document and its seal. Where they are kept is `stores`.
 
 A saved run is a small head and rows. The head (state of the machine, ledger, label) is replaced
 at each save; rows (messages, results, records) are only ever appended, so saving costs what is
@@ -8,27 +8,16 @@ them, and is sealed; so no byte of either can change unseen. JSON only: nothing 
 
 from __future__ import annotations
 
-import asyncio
-import fcntl
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-import attrs
 import orjson
 
 from runtime_pack.approvals import ApprovalRequest
 from runtime_pack.catalog import Effects, ToolSpec
-from runtime_pack.errors import (
-    ContractError,
-    RunConflict,
-    RunNotFound,
-    StateRefused,
-    StoreError,
-)
+from runtime_pack.errors import ContractError, StateRefused
 from runtime_pack.labels import Integrity
 from runtime_pack.ledger import Shortfall
 from runtime_pack.machine import (
@@ -46,6 +35,7 @@ from runtime_pack.machine import (
 )
 from runtime_pack.messages import Json, ToolCall, ToolMessage, message_from_json, message_to_json
 from runtime_pack.seal import Seal
+from runtime_pack.stores import DirectoryRunStore, MemoryRunStore, RunStore, SavedRun
 from runtime_pack.strictness import ApprovalClass
 
 __all__ = (
@@ -67,232 +57,6 @@ __all__ = (
 FORMAT: Final = "agent-runtime-pack/run"
 SCHEMA: Final = 1
 EMPTY_CHAIN: Final = "0" * 64
-
-
-@attrs.frozen(kw_only=True)
-class SavedRun:
-    """A run as a store holds it: `revision` counts saves from 1; rows are JSON, one each."""
-
-    run_id: str
-    revision: int
-    head: bytes
-    rows: tuple[bytes, ...]
-
-
-class RunStore(Protocol):
-    """Where runs are saved. Each method is atomic: it happens as a whole or not at all."""
-
-    @property
-    def seal(self) -> Seal:
-        """The host's key."""
-        ...
-
-    async def commit(
-        self, run_id: str, *, expected: int, head: bytes, rows: Sequence[bytes]
-    ) -> int:
-        """Replace the head and append rows if the run is at revision *expected* (0: is new).
-
-        Returns:
-            The new revision.
-
-        Raises:
-            RunConflict: the run is at another revision; nothing was written.
-            StoreError: it could not be written.
-        """
-        ...
-
-    async def load(self, run_id: str) -> SavedRun:
-        """The run as it was last committed.
-
-        Raises:
-            RunNotFound: there is none.
-            StoreError: it could not be read.
-        """
-        ...
-
-
-class MemoryRunStore:
-    """Runs in this process's memory; for tests and for approvals within one process."""
-
-    def __init__(self, seal: Seal | None = None) -> None:
-        self._seal = seal or Seal.random()
-        self._heads: dict[str, tuple[int, bytes]] = {}
-        self._rows: dict[str, list[bytes]] = {}
-
-    @property
-    def seal(self) -> Seal:
-        """The key; random unless one was given."""
-        return self._seal
-
-    async def commit(
-        self, run_id: str, *, expected: int, head: bytes, rows: Sequence[bytes]
-    ) -> int:
-        """See `RunStore.commit`."""
-        found, _ = self._heads.get(run_id, (0, b""))
-        if found != expected:
-            raise RunConflict(run_id, expected, found)
-        self._heads[run_id] = found + 1, head
-        self._rows.setdefault(run_id, []).extend(rows)
-        return found + 1
-
-    async def load(self, run_id: str) -> SavedRun:
-        """See `RunStore.load`."""
-        if run_id not in self._heads:
-            raise RunNotFound(run_id)
-        revision, head = self._heads[run_id]
-        return SavedRun(run_id=run_id, revision=revision, head=head, rows=tuple(self._rows[run_id]))
-
-    def put(self, saved: SavedRun) -> None:
-        """Take a run from `LoopResult.state`; its seal is checked when it is resumed."""
-        self._heads[saved.run_id] = saved.revision, saved.head
-        self._rows[saved.run_id] = list(saved.rows)
-
-
-class DirectoryRunStore:
-    """Runs as files: a folder a run, rows appended, the head replaced atomically, both synced.
-
-    A crash at any point leaves the last committed revision: rows beyond the head's count are
-    dropped at the next commit.
-
-    Raises:
-        StoreError: the folder cannot be made.
-    """
-
-    def __init__(self, path: Path | str, *, seal: Seal) -> None:
-        self.path = Path(path)
-        self._seal = seal
-        try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"the store cannot be made: {error}") from error
-
-    @property
-    def seal(self) -> Seal:
-        """The host's key."""
-        return self._seal
-
-    async def commit(
-        self, run_id: str, *, expected: int, head: bytes, rows: Sequence[bytes]
-    ) -> int:
-        """See `RunStore.commit`."""
-        work = asyncio.to_thread(self._commit, run_id, expected, head, tuple(rows))
-        task = asyncio.ensure_future(work)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            # A thread cannot be stopped: what it writes must be there before anyone goes on.
-            await asyncio.wait([task])
-            raise
-
-    async def load(self, run_id: str) -> SavedRun:
-        """See `RunStore.load`."""
-        return await asyncio.to_thread(self.read, run_id)
-
-    def run_ids(self) -> tuple[str, ...]:
-        """The ids of the saved runs, sorted."""
-        return tuple(sorted(p.parent.name for p in self.path.glob("*/head.json")))
-
-    def _folder(self, run_id: str) -> Path:
-        if not run_id.replace("-", "a").replace("_", "a").isalnum() or not run_id.isascii():
-            raise RunNotFound(run_id)
-        return self.path / run_id
-
-    def _commit(self, run_id: str, expected: int, head: bytes, rows: tuple[bytes, ...]) -> int:
-        folder = self._folder(run_id)
-        try:
-            if not folder.is_dir():
-                folder.mkdir(mode=0o700, exist_ok=True)
-                _sync_folder(self.path)
-            lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                return self._commit_locked(folder, run_id, expected, head, rows)
-            finally:
-                os.close(lock)
-        except OSError as error:
-            raise StoreError(f"run {run_id} cannot be saved: {error}") from error
-
-    def _commit_locked(
-        self, folder: Path, run_id: str, expected: int, head: bytes, rows: tuple[bytes, ...]
-    ) -> int:
-        found, offset = self._position(folder)
-        if found != expected:
-            raise RunConflict(run_id, expected, found)
-        block = b"".join(row + b"\n" for row in rows)
-        with (folder / "rows.jsonl").open("ab") as file:
-            file.truncate(offset)
-            file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
-        envelope = {
-            "revision": found + 1,
-            "offset": offset + len(block),
-            "head": head.decode(),
-        }
-        _replace(folder / "head.json", orjson.dumps(envelope))
-        return found + 1
-
-    def _position(self, folder: Path) -> tuple[int, int]:
-        try:
-            envelope = _read_envelope(folder)
-        except FileNotFoundError:
-            return 0, 0
-        return envelope.revision, envelope.offset
-
-    def read(self, run_id: str) -> SavedRun:
-        """`load` for callers that are not coroutines."""
-        folder = self._folder(run_id)
-        try:
-            envelope = _read_envelope(folder)
-            content = (folder / "rows.jsonl").read_bytes()[: envelope.offset]
-        except FileNotFoundError as error:
-            raise RunNotFound(run_id) from error
-        except OSError as error:
-            raise StoreError(f"run {run_id} cannot be read: {error}") from error
-        rows = content.split(b"\n")
-        rows.pop()
-        return SavedRun(
-            run_id=run_id, revision=envelope.revision, head=envelope.head, rows=tuple(rows)
-        )
-
-
-@attrs.frozen(kw_only=True)
-class _Envelope:
-    revision: int
-    offset: int
-    head: bytes
-
-
-def _read_envelope(folder: Path) -> _Envelope:
-    try:
-        value = orjson.loads((folder / "head.json").read_bytes())
-    except orjson.JSONDecodeError as error:
-        raise StateRefused(f"{folder.name}/head.json is not JSON") from error
-    if not isinstance(value, dict):
-        raise StateRefused(f"{folder.name}/head.json is not a head")
-    revision, offset, head = value.get("revision"), value.get("offset"), value.get("head")
-    if not isinstance(revision, int) or not isinstance(offset, int) or not isinstance(head, str):
-        raise StateRefused(f"{folder.name}/head.json is not a head")
-    return _Envelope(revision=revision, offset=offset, head=head.encode())
-
-
-def _replace(path: Path, body: bytes) -> None:
-    """Write a file so that a reader, or a crash, sees the old bytes or the new ones."""
-    draft = path.with_name(f".{path.name}.draft")
-    with draft.open("wb") as file:
-        file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 # ── the sealed head ───────────────────────────────────────────────────────────────────────────

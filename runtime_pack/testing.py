@@ -43,7 +43,8 @@ from runtime_pack.messages import (
 from runtime_pack.policy import TaskContract
 from runtime_pack.ports import Approver, Clock, Emitter, ExecutionContext, Frame, TurnRequest
 from runtime_pack.seal import Seal
-from runtime_pack.state import MemoryRunStore, RunStore
+from runtime_pack.stores import MemoryRunStore, RunStore
+from runtime_pack.testing_stores import RunStoreContract, SharedRunStoreContract
 
 __all__ = (
     "Crash",
@@ -52,9 +53,11 @@ __all__ = (
     "ListEmitter",
     "MovableClock",
     "Rehearsal",
+    "RunStoreContract",
     "ScriptExhausted",
     "ScriptedApprover",
     "ScriptedModel",
+    "SharedRunStoreContract",
     "ToolShelf",
     "assert_one_result_per_call",
     "assert_within_budget",
