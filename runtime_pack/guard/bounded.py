@@ -32,11 +32,17 @@ class StrayCancellation(Exception):
 
 
 async def bounded(
-    run: TaskRun, seconds: float | None, work: Awaitable[_T], *, patient: bool = False
+    run: TaskRun,
+    seconds: float | None,
+    work: Awaitable[_T],
+    *,
+    patient: bool = False,
+    idle: bool = False,
 ) -> _T:
     """The result of *work*; None for no limit but the run's own time.
 
-    With *patient*, work that an interruption finds on its way has a grace to end well.
+    With *patient*, work that an interruption finds on its way has a grace to end well. *idle* work
+    only waits for somebody: every interruption ends it, one `after_step` too.
 
     Raises:
         TimeUp: it was stopped by the limit, by `cancel` or by `pause`.
@@ -47,7 +53,7 @@ async def bounded(
     # A coroutine is made a task as it is: one that never starts is closed without a warning.
     own: Coroutine[Any, Any, _T] = work if isinstance(work, Coroutine) else _awaited(work)
     task = asyncio.create_task(own)
-    scope = run.watch(Scope(task, patient=patient), seconds)
+    scope = run.watch(Scope(task, patient=patient, idle=idle), seconds)
     try:
         await scope.over
     except asyncio.CancelledError:

@@ -151,6 +151,8 @@ class Execution:
         if run.audit is not None:
             self._announce(run.audit, record, subject)
         run.steps.append(record)
+        if run.observer is not None:
+            run.observer.call_started(record)
         # The outcome of a call that an exception tears apart is not known.
         output = OUTCOME_UNKNOWN
         try:
@@ -209,6 +211,8 @@ class Execution:
         record.elapsed_us = round((run.clock.monotonic() - begun) * 1_000_000)
         if run.audit is not None:
             run.audit.take(step_finished(subject, record, output))
+        if run.observer is not None:
+            run.observer.call_finished(record, output)
 
     async def _call(
         self, spec: ToolSpec, held: Held, context: ExecutionContext, begun: float

@@ -121,8 +121,14 @@ class Judge:
         if verdict.approval_class is ApprovalClass.NOTIFY:
             await self._notify(call, verdict)
         if held.ready:
-            return _ADMITTED
+            return self._admitted(call.step, call.call)
         return self._ask(call, held, offered[name], verdict)
+
+    def _admitted(self, step: str, call: ToolCall) -> Admitted:
+        observer = self._run.observer
+        if observer is not None:
+            observer.call_admitted(step, call)
+        return _ADMITTED
 
     def hold_again(self, step: str, call: ToolCall, *, ready: bool) -> None:
         """Hold a step of a saved run; `Ledger.restore` counts it as used, here it is open again."""
@@ -153,7 +159,7 @@ class Judge:
         if verdict.approval_class is ApprovalClass.NOTIFY:
             await self._notify(ingested, verdict)
         if verdict.approval_class is not ApprovalClass.REQUEST_USER or approved is not None:
-            return _ADMITTED
+            return self._admitted(step, call)
         held = _held(call.name, _canonical(ingested.arguments), False)
         self._run.held[step] = held
         return self._ask(ingested, held, offered[call.name], verdict)
@@ -327,6 +333,8 @@ class Judge:
         if output.code in {CallCode.POLICY_DENIED, CallCode.POLICY_ERROR}:
             run.flush()
             await tell(run, event)
+        if run.observer is not None:
+            run.observer.call_refused(call.step, call.call, output)
         return Refused(output=output, shortfall=short)
 
     # ── approvals ─────────────────────────────────────────────────────────────────────────────
@@ -358,6 +366,8 @@ class Judge:
         )
         run.record(approval_requested(run.subject(call.step), request))
         run.flush()
+        if run.observer is not None:
+            run.observer.approval_requested(request)
         return Pending(request=request)
 
     async def decide(self, request: ApprovalRequest) -> Decision | None:
@@ -378,7 +388,7 @@ class Judge:
         shown = attrs.evolve(request, arguments=orjson.loads(_canonical(request.arguments)))
         run.end_activity()
         try:
-            decision: object = await bounded(run, left, approver.decide(shown))
+            decision: object = await bounded(run, left, approver.decide(shown), idle=True)
         # The host's code: nothing that it raises can approve a call.
         except Exception:  # noqa: BLE001
             return None
@@ -415,7 +425,7 @@ class Judge:
         run.flush()
         if today.refused is None:
             run.held[step] = _held(request.tool, _canonical(request.arguments), True)
-            return _ADMITTED
+            return self._admitted(step, ingested.call)
         run.drop(step)
         return await self._refuse(ingested, today.refused, today.short, today.reasons)
 

@@ -63,7 +63,10 @@ class Asking:
     def begin(self) -> None:
         """A request is about to be made."""
         self.attempt += 1
-        self._run.ledger.attempts += 1
+        run = self._run
+        run.ledger.attempts += 1
+        if run.observer is not None:
+            run.observer.turn_started(self._step, self.attempt)
 
     def fail(self, error: ModelRequestError) -> float:
         """The request failed: how long to wait before the next one.
@@ -89,6 +92,9 @@ class Asking:
             subject = run.subject(self._step)
             wait = verdict.seconds
             run.record(turn_retried(subject, self._step, self.attempt, error, wait, usage))
+            if run.observer is not None:
+                lost = self._given_up(error, passing=passing)
+                run.observer.turn_ended(self._step, self.attempt, None, lost)
             return wait
         if isinstance(verdict, Hold):
             raise NotAnswered(self._held(error, verdict.seconds), again=True)

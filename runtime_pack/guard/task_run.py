@@ -20,6 +20,7 @@ from runtime_pack.audit.log import AuditLog
 from runtime_pack.audit.verify import LogHead
 from runtime_pack.errors import ContractError, StopCode
 from runtime_pack.events import Event, EventType
+from runtime_pack.guard.observer import Observer
 from runtime_pack.labels import CLEAN
 from runtime_pack.ledger import (
     UNLIMITED,
@@ -64,14 +65,17 @@ class Scope:
     """A task of the host's code that can be stopped: it is cancelled, once, and then left behind.
 
     `over` is done when the task has ended or, after a grace, would not. One timer serves all scopes
-    of a run.
+    of a run. An *idle* one waits for somebody and does no work, so that nothing is lost with it.
     """
 
-    __slots__ = ("_handle", "_loop", "_patient", "_task", "deadline", "over", "stopped")
+    __slots__ = ("_handle", "_loop", "_patient", "_task", "deadline", "idle", "over", "stopped")
 
-    def __init__(self, task: asyncio.Task[Any], *, patient: bool = False) -> None:
+    def __init__(
+        self, task: asyncio.Task[Any], *, patient: bool = False, idle: bool = False
+    ) -> None:
         self._task = task
         self._patient = patient
+        self.idle = idle
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.Handle | None = None
         self.over: asyncio.Future[None] = self._loop.create_future()
@@ -149,6 +153,7 @@ class TaskRun:
         self.allowlists = contract.allowlists
         self.policy_sha256 = contract.tool_policy.sha256
         self.held: dict[str, Held] = {}
+        self.observer: Observer | None = None
         self._scopes: set[Scope] = set()
         self._abandoned: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -206,7 +211,8 @@ class TaskRun:
         self.interrupt, self.interrupt_resumable = outcome, resumable
         if mode == "now":
             self.interrupt_now = True
-            for scope in self._scopes:
+        for scope in self._scopes:
+            if scope.idle or self.interrupt_now:
                 scope.stop_soon()
 
     def is_interrupted(self) -> bool:
@@ -349,11 +355,12 @@ class TaskRun:
         violation = event.type is EventType.SANDBOX_VIOLATION
         if violation:
             self.ledger.violations += 1
-        if self.audit is None:
-            return
-        self.audit.append(event)
-        if violation:
-            self.audit.flush()
+        if self.audit is not None:
+            self.audit.append(event)
+            if violation:
+                self.audit.flush()
+        if violation and self.observer is not None:
+            self.observer.violation(event)
 
     def flush(self) -> None:
         """Write what was recorded to the file.

@@ -121,7 +121,10 @@ class Turns:
         turn: Turn | None = None
         lost: Outcome | None = _TORN
         again = False
-        asking = Asking(run, step, context.on_delta)
+        tell = context.on_delta
+        if run.observer is not None:
+            tell = run.observer.hear(step, tell)
+        asking = Asking(run, step, tell)
         try:
             inside = self._context(step, request, context, asking)
             turn, lost = await self._answer(asking, inside), None
@@ -214,6 +217,8 @@ class Turns:
         run.steps.append(record)
         if run.audit is not None:
             run.audit.take(turn_finished(run.subject(step), record, turn))
+        if run.observer is not None:
+            run.observer.turn_ended(step, asking.attempt, turn, lost)
 
 
 def _is_cut(turn: Turn, request: TurnRequest) -> bool:

@@ -1,18 +1,20 @@
-"""The loop: `run_governed_agent_loop` and `resume_governed_agent_loop`.
+"""The loop: one driver, and four doors to it.
 
-`results` holds what goes in and comes out, `drive` the one driver, `keeper` the history and its saves.
+Await it (`run_governed_agent_loop`, `resume_governed_agent_loop`), read it as a stream of events
+(`stream_…`), or call either from code without an event loop (`…_sync`). The records are the same.
+
+`results` holds what goes in and comes out, `entry` what every door checks, `drive` the one driver,
+`keeper` the history and its saves, `stream` the events, `blocking` the doors without an event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
+from typing import Unpack
 
 from runtime_pack.approvals import Decision
-from runtime_pack.catalog import ToolSpec
-from runtime_pack.errors import ContractError, StateRefused, StopCode
-from runtime_pack.guard import GuardedRuntime, create_agent_task_run
-from runtime_pack.ledger import TURNS, UNLIMITED, parse_count
-from runtime_pack.loop.drive import Drive, checked_context, restore
+from runtime_pack.loop.blocking import drive_here, iterate, refuse_running_loop
+from runtime_pack.loop.entry import ResumeOptions, RunOptions, prepare_resume, prepare_run
 from runtime_pack.loop.results import (
     ApprovalRequired,
     Cancelled,
@@ -22,21 +24,57 @@ from runtime_pack.loop.results import (
     Suspended,
     TurnInput,
 )
-from runtime_pack.machine import OutcomeKind, Stop
-from runtime_pack.policy import TaskContract
+from runtime_pack.loop.stream import (
+    BUFFER,
+    WARN_AT,
+    ApprovalRequested,
+    BudgetWarning,
+    CallAdmitted,
+    CallFinished,
+    CallRefused,
+    CallStarted,
+    Finished,
+    LoopEvent,
+    TextDelta,
+    TurnFinished,
+    TurnLost,
+    TurnStarted,
+    ViolationReported,
+    check_stream,
+    stream_entry,
+)
 from runtime_pack.ports import ContextFactory, ToolRuntime
 from runtime_pack.state import RunStore
 
 __all__ = (
+    "ApprovalRequested",
     "ApprovalRequired",
+    "BudgetWarning",
+    "CallAdmitted",
+    "CallFinished",
+    "CallRefused",
+    "CallStarted",
     "Cancelled",
     "Completed",
+    "Finished",
     "LoopError",
+    "LoopEvent",
     "LoopResult",
     "Suspended",
+    "TextDelta",
+    "TurnFinished",
     "TurnInput",
+    "TurnLost",
+    "TurnStarted",
+    "ViolationReported",
     "resume_governed_agent_loop",
+    "resume_governed_agent_loop_sync",
     "run_governed_agent_loop",
+    "run_governed_agent_loop_sync",
+    "stream_governed_agent_loop",
+    "stream_governed_agent_loop_sync",
+    "stream_resumed_agent_loop",
+    "stream_resumed_agent_loop_sync",
 )
 
 
@@ -68,17 +106,14 @@ async def run_governed_agent_loop(
             raised or made no context.
         asyncio.CancelledError: the caller's task was cancelled; recorded, then re-raised.
     """
-    guarded = _guarded(runtime)
-    limit = UNLIMITED if max_turns is None else parse_count("max_turns", max_turns)
-    _refuse_other_definitions(guarded, execute_turn_input)
-    drive = Drive(guarded, execute_turn_input, checked_context(create_context), store)
-    guarded.task_run.enter()
-    try:
-        # Not before it is known that this drive is the only one.
-        guarded.task_run.ledger.lower(TURNS, limit)
-        return await drive.start()
-    finally:
-        guarded.task_run.leave()
+    entry = prepare_run(
+        runtime=runtime,
+        execute_turn_input=execute_turn_input,
+        create_context=create_context,
+        max_turns=max_turns,
+        store=store,
+    )
+    return await entry.go()
 
 
 async def resume_governed_agent_loop(
@@ -117,54 +152,107 @@ async def resume_governed_agent_loop(
         StoreError: the store could not be read.
         asyncio.CancelledError: the caller's task was cancelled.
     """
-    guarded = _guarded(runtime)
-    run = guarded.task_run
-    if run.id != run_id and not run.is_fresh():
-        raise ContractError("runtime", "its run has been used already; make a new one to resume")
-    if not all(isinstance(decision, Decision) for decision in decisions):
-        raise ContractError("decisions", "are read with `parse_decision` before they are given")
-    if abandon and decisions:
-        raise ContractError("abandon", "calls are either decided or abandoned")
-    run.enter()
-    try:
-        context = checked_context(create_context)
-        drive = restore(guarded, await store.load(run_id), context, store)
-        return await drive.take_up(tuple(decisions), message, abandon=abandon)
-    except StateRefused as error:
-        return _refused_result(guarded, run_id, str(error))
-    finally:
-        run.leave()
+    entry = prepare_resume(
+        runtime=runtime,
+        store=store,
+        run_id=run_id,
+        decisions=decisions,
+        create_context=create_context,
+        message=message,
+        abandon=abandon,
+    )
+    return await entry.go()
 
 
-def _guarded(runtime: ToolRuntime) -> GuardedRuntime:
-    if isinstance(runtime, GuardedRuntime):
-        return runtime
-    return create_agent_task_run(TaskContract()).guard_runtime(runtime)
+def stream_governed_agent_loop(
+    *, buffer: int = BUFFER, warn_at: float = WARN_AT, **given: Unpack[RunOptions]
+) -> AsyncGenerator[LoopEvent, None]:
+    """`run_governed_agent_loop` as a stream of events; the last one is `Finished`, with the result.
 
+    It runs while it is read: nothing happens before the first event is asked for. A reader that
+    leaves pauses the run, which is recorded, and waits until nothing of it is left; to leave at
+    a place of your choice, read inside `async with contextlib.aclosing(stream)`.
 
-def _refuse_other_definitions(guarded: GuardedRuntime, given: TurnInput) -> None:
-    """What is offered must be what runs: form, trust, effects and time are the runtime's own.
+    Args:
+        buffer: how many events the run may be ahead; then it waits before its next step, and that
+            time is not charged to it.
+        warn_at: which part of a budget is taken when `BudgetWarning` is given, above 0 up to 1.
+        given: as `run_governed_agent_loop` takes it.
 
     Raises:
-        ContractError: the runtime has the tool under another definition.
+        ContractError: as `run_governed_agent_loop`, and for a *buffer* or *warn_at* that bounds
+            nothing. That the run is being driven already is raised by the first read.
+        asyncio.CancelledError: the reader's task was cancelled; by the read.
     """
-    for spec in given.tool_catalog:
-        own: object = guarded.tool_spec(spec.name)
-        if own is None:
-            continue
-        if not isinstance(own, ToolSpec) or own.sha256 != spec.sha256:
-            raise ContractError(spec.name, "is offered otherwise than the runtime defines it")
+    check_stream(buffer, warn_at)
+    return stream_entry(prepare_run(**given), buffer=buffer, warn_at=warn_at)
 
 
-def _refused_result(guarded: GuardedRuntime, run_id: str, problem: str) -> LoopResult:
-    return LoopError(
-        kind=OutcomeKind.ERROR,
-        run_id=run_id,
-        text="",
-        messages=(),
-        ledger=guarded.task_run.view(),
-        steps=(),
-        stop=Stop(code=StopCode.STATE_INTEGRITY, message=problem, stage="state"),
-        requests=(),
-        state=None,
-    )
+def stream_resumed_agent_loop(
+    *, buffer: int = BUFFER, warn_at: float = WARN_AT, **given: Unpack[ResumeOptions]
+) -> AsyncGenerator[LoopEvent, None]:
+    """`resume_governed_agent_loop` as a stream of events, as `stream_governed_agent_loop` is one.
+
+    Raises:
+        ContractError: as `resume_governed_agent_loop`, and for a *buffer* or *warn_at* that bounds
+            nothing.
+        RunNotFound: the store has no such run; by the first read.
+        StoreError: the store could not be read; by the first read.
+        asyncio.CancelledError: the reader's task was cancelled; by the read.
+    """
+    check_stream(buffer, warn_at)
+    return stream_entry(prepare_resume(**given), buffer=buffer, warn_at=warn_at)
+
+
+def run_governed_agent_loop_sync(**given: Unpack[RunOptions]) -> LoopResult:
+    """`run_governed_agent_loop` for code without an event loop.
+
+    Raises:
+        ContractError: as there, or an event loop runs in this thread.
+        KeyboardInterrupt: Ctrl-C; the run is torn as by a cancelled task, which is recorded.
+    """
+    refuse_running_loop("run_governed_agent_loop_sync")
+    return drive_here(prepare_run(**given))
+
+
+def resume_governed_agent_loop_sync(**given: Unpack[ResumeOptions]) -> LoopResult:
+    """`resume_governed_agent_loop` for code without an event loop.
+
+    Raises:
+        ContractError: as there, or an event loop runs in this thread.
+        RunNotFound: the store has no such run.
+        StoreError: the store could not be read.
+        KeyboardInterrupt: Ctrl-C; the run is torn as by a cancelled task, which is recorded.
+    """
+    refuse_running_loop("resume_governed_agent_loop_sync")
+    return drive_here(prepare_resume(**given))
+
+
+def stream_governed_agent_loop_sync(
+    *, buffer: int = BUFFER, warn_at: float = WARN_AT, **given: Unpack[RunOptions]
+) -> Generator[LoopEvent, None, None]:
+    """`stream_governed_agent_loop` for code without an event loop; tools run in a thread of its own.
+
+    Closing the generator, or Ctrl-C in it, pauses the run as a reader that leaves does.
+
+    Raises:
+        ContractError: as there, or an event loop runs in this thread.
+    """
+    refuse_running_loop("stream_governed_agent_loop_sync")
+    return iterate(stream_governed_agent_loop(buffer=buffer, warn_at=warn_at, **given))
+
+
+def stream_resumed_agent_loop_sync(
+    *, buffer: int = BUFFER, warn_at: float = WARN_AT, **given: Unpack[ResumeOptions]
+) -> Generator[LoopEvent, None, None]:
+    """`stream_resumed_agent_loop` for code without an event loop; tools run in a thread of its own.
+
+    Closing the generator, or Ctrl-C in it, pauses the run as a reader that leaves does.
+
+    Raises:
+        ContractError: as there, or an event loop runs in this thread.
+        RunNotFound: the store has no such run; by the first read.
+        StoreError: the store could not be read; by the first read.
+    """
+    refuse_running_loop("stream_resumed_agent_loop_sync")
+    return iterate(stream_resumed_agent_loop(buffer=buffer, warn_at=warn_at, **given))

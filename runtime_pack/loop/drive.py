@@ -25,8 +25,9 @@ from runtime_pack.errors import (
 )
 from runtime_pack.events import Event, EventCode
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime
-from runtime_pack.guard.bounded import bounded
+from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.guard.execution import CUT, NOT_BEGUN, OUTCOME_UNKNOWN
+from runtime_pack.guard.observer import Observer
 from runtime_pack.guard.turns import TurnResult
 from runtime_pack.loop.keeper import Keeper, Taken, read_rows, restored_state
 from runtime_pack.loop.results import RESULTS, LoopResult, TurnInput
@@ -288,18 +289,35 @@ class Drive:
         return await self._finished(outcome)
 
     async def _until_finished(self, step: Step) -> Outcome:
+        run = self.run
         while True:
             self.state = step.state
             event: MachineEvent | None = None
             for command in step.commands:
                 if isinstance(command, Finish):
                     return command.outcome
-                held_up = None if self.run.interrupt is None else self._held_up(command)
+                observer = run.observer
+                if observer is not None and observer.is_full():
+                    await self._wait_for(observer)
+                held_up = None if run.interrupt is None else self._held_up(command)
                 event = held_up or await self._obey(command)
             if event is None:
                 raise ContractError("machine", "a step without a command that gives an event")
-            cut_short = None if self.run.interrupt is None else self._cut_short(event)
+            cut_short = None if run.interrupt is None else self._cut_short(event)
             step = advance(self.rules, self.state, cut_short or event)
+
+    async def _wait_for(self, observer: Observer) -> None:
+        """Whoever reads is behind: nothing runs meanwhile, and no time is charged to the run."""
+        run = self.run
+        if run.interrupt is not None:
+            return
+        run.end_activity()
+        try:
+            await bounded(run, None, observer.room(), idle=True)
+        except TimeUp:
+            return
+        finally:
+            run.begin_activity()
 
     def _held_up(self, command: Command) -> Interrupted | None:
         """An interruption takes effect before the next thing that would cost something."""

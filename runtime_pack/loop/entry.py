@@ -1,0 +1,162 @@
+"""The way into the one driver: what every door checks, and what it then drives.
+
+`run…`, `resume…`, the streams and the synchronous doors differ in what they do with an `Entry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NotRequired, TypedDict
+
+import attrs
+
+from runtime_pack.approvals import Decision
+from runtime_pack.catalog import ToolSpec
+from runtime_pack.errors import ContractError, StateRefused, StopCode
+from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
+from runtime_pack.ledger import TURNS, UNLIMITED, parse_count
+from runtime_pack.loop.drive import Drive, checked_context, restore
+from runtime_pack.loop.results import LoopError, LoopResult, TurnInput
+from runtime_pack.machine import OutcomeKind, Stop
+from runtime_pack.policy import TaskContract
+from runtime_pack.ports import ContextFactory, ToolRuntime
+from runtime_pack.state import RunStore
+
+__all__ = ("Entry", "ResumeOptions", "RunOptions", "prepare_resume", "prepare_run")
+
+
+class RunOptions(TypedDict):
+    """What `run_governed_agent_loop` takes."""
+
+    runtime: ToolRuntime
+    execute_turn_input: TurnInput
+    create_context: NotRequired[ContextFactory | None]
+    max_turns: NotRequired[int | None]
+    store: NotRequired[RunStore | None]
+
+
+class ResumeOptions(TypedDict):
+    """What `resume_governed_agent_loop` takes."""
+
+    runtime: ToolRuntime
+    store: RunStore
+    run_id: str
+    decisions: NotRequired[Sequence[Decision]]
+    create_context: NotRequired[ContextFactory | None]
+    message: NotRequired[str | None]
+    abandon: NotRequired[bool]
+
+
+@attrs.frozen
+class Entry:
+    """A drive that was checked and has not begun. `drive` is called between `enter` and `leave`."""
+
+    run: AgentTaskRun
+    drive: Callable[[], Awaitable[LoopResult]]
+
+    async def go(self) -> LoopResult:
+        """Drive the run, if it is not being driven already.
+
+        Raises:
+            ContractError: it is.
+        """
+        self.run.enter()
+        try:
+            return await self.drive()
+        finally:
+            self.run.leave()
+
+
+def prepare_run(
+    *,
+    runtime: ToolRuntime,
+    execute_turn_input: TurnInput,
+    create_context: ContextFactory | None = None,
+    max_turns: int | None = None,
+    store: RunStore | None = None,
+) -> Entry:
+    """The entry of a new run; see `run_governed_agent_loop`.
+
+    Raises:
+        ContractError: as there, but for a run that is being driven.
+    """
+    guarded = _guarded(runtime)
+    limit = UNLIMITED if max_turns is None else parse_count("max_turns", max_turns)
+    _refuse_other_definitions(guarded, execute_turn_input)
+    drive = Drive(guarded, execute_turn_input, checked_context(create_context), store)
+
+    async def start() -> LoopResult:
+        # Not before it is known that this drive is the only one.
+        guarded.task_run.ledger.lower(TURNS, limit)
+        return await drive.start()
+
+    return Entry(guarded.task_run, start)
+
+
+def prepare_resume(
+    *,
+    runtime: ToolRuntime,
+    store: RunStore,
+    run_id: str,
+    decisions: Sequence[Decision] = (),
+    create_context: ContextFactory | None = None,
+    message: str | None = None,
+    abandon: bool = False,
+) -> Entry:
+    """The entry of a saved run; see `resume_governed_agent_loop`.
+
+    Raises:
+        ContractError: as there, but for a run that is being driven.
+    """
+    guarded = _guarded(runtime)
+    run = guarded.task_run
+    if run.id != run_id and not run.is_fresh():
+        raise ContractError("runtime", "its run has been used already; make a new one to resume")
+    if not all(isinstance(decision, Decision) for decision in decisions):
+        raise ContractError("decisions", "are read with `parse_decision` before they are given")
+    if abandon and decisions:
+        raise ContractError("abandon", "calls are either decided or abandoned")
+
+    async def take_up() -> LoopResult:
+        try:
+            context = checked_context(create_context)
+            drive = restore(guarded, await store.load(run_id), context, store)
+            return await drive.take_up(tuple(decisions), message, abandon=abandon)
+        except StateRefused as error:
+            return _refused_result(guarded, run_id, str(error))
+
+    return Entry(run, take_up)
+
+
+def _guarded(runtime: ToolRuntime) -> GuardedRuntime:
+    if isinstance(runtime, GuardedRuntime):
+        return runtime
+    return create_agent_task_run(TaskContract()).guard_runtime(runtime)
+
+
+def _refuse_other_definitions(guarded: GuardedRuntime, given: TurnInput) -> None:
+    """What is offered must be what runs: form, trust, effects and time are the runtime's own.
+
+    Raises:
+        ContractError: the runtime has the tool under another definition.
+    """
+    for spec in given.tool_catalog:
+        own: object = guarded.tool_spec(spec.name)
+        if own is None:
+            continue
+        if not isinstance(own, ToolSpec) or own.sha256 != spec.sha256:
+            raise ContractError(spec.name, "is offered otherwise than the runtime defines it")
+
+
+def _refused_result(guarded: GuardedRuntime, run_id: str, problem: str) -> LoopResult:
+    return LoopError(
+        kind=OutcomeKind.ERROR,
+        run_id=run_id,
+        text="",
+        messages=(),
+        ledger=guarded.task_run.view(),
+        steps=(),
+        stop=Stop(code=StopCode.STATE_INTEGRITY, message=problem, stage="state"),
+        requests=(),
+        state=None,
+    )
