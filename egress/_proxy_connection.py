@@ -7,7 +7,6 @@ policy, ClientHello, dial. Each that refuses answers and ends the set-up by rais
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
 from typing import Final, NoReturn, Protocol
 
@@ -16,6 +15,7 @@ from egress._proxy_replies import (
     ALERT_ACCESS_DENIED,
     ALERT_INTERNAL_ERROR,
     ESTABLISHED,
+    EVENT_ID,
     denial_reply,
     reply,
 )
@@ -53,7 +53,6 @@ _TLS_PORT: Final = 443
 _LINGER_SECONDS: Final = 2.0
 # One dead address must not use up the time of the ones after it.
 _ATTEMPT_SECONDS: Final = 4.0
-_EVENT_ID: Final = re.compile(r"[!-~]{1,200}")
 
 
 class Proxy(Protocol):
@@ -592,6 +591,6 @@ class Connection:
 
 
 def _checked_id(event_id: object) -> str:
-    if not isinstance(event_id, str) or not _EVENT_ID.fullmatch(event_id):
+    if not isinstance(event_id, str) or not EVENT_ID.fullmatch(event_id):
         raise ValueError("the id of an event is 1 to 200 visible ASCII characters")
     return event_id

@@ -6,6 +6,7 @@ so it holds no resolved address and nothing else of the list.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -16,6 +17,8 @@ from egress.url import Target
 
 SERVER_NAME: Final = "agent-runtime-pack"
 EVENT_HEADER: Final = "Egress-Event"
+EVENT_ID: Final = re.compile(r"[!-~]{1,200}")
+"""What the id of an event is, on both sides of `EVENT_HEADER`."""
 VIA: Final = f"1.1 {SERVER_NAME}"
 
 ESTABLISHED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"

@@ -43,7 +43,7 @@ from egress.ports import (
     Transport,
 )
 from egress.url import Target, parse_target
-from egress.violation import violation_of
+from egress.violation import facts_of, violation_of
 
 __all__ = ("Fetched", "GuardedClient", "RunMeter")
 
@@ -188,6 +188,8 @@ class GuardedClient:
         self._meter.begin(run, host=chain.target.host, hop=len(chain.hops))
         try:
             return await self._transport.send(request)
+        except EgressDenied as denied:
+            raise _denied_at(denied, chain) from denied
         except OSError as error:
             # A port of the host may let one through; `TimeoutError` is one of them.
             raise ConnectFailed(
@@ -220,6 +222,16 @@ class GuardedClient:
         told = violation_of(deny, chain.target, before=chain.before)
         await self._observer(attrs.evolve(told, enforced=False))
         return verdict
+
+
+def _denied_at(denied: EgressDenied, chain: Chain) -> EgressDenied:
+    """*denied* with the hops before it: a `Fetch` of the host knows one target only."""
+    violation = denied.violation
+    if violation.hop == len(chain.before):
+        return denied
+    before = tuple(facts_of(target) for target in chain.before)
+    told = attrs.evolve(violation, hop=len(before), hops=before)
+    return EgressDenied(told, event_id=denied.event_id)
 
 
 def _log_dangers(policy: EgressPolicy) -> None:
@@ -364,8 +376,13 @@ class _FetchTransport:
         self._fetch = fetch
 
     async def send(self, request: HopRequest) -> HopResponse:
-        with _as_failures(request):
-            response = await self._fetch(request.target)
+        try:
+            with _as_failures(request):
+                response = await self._fetch(request.target)
+        except FetchError as error:
+            # It knows one target, and not which hop of which read that is.
+            error.hop = request.hop
+            raise
         if not _is_answer(response):
             raise _port_failed(request, f"a {type(response).__name__} that is no answer")
         return attrs.evolve(response, body=_PortBody(request, response.body))
@@ -385,8 +402,12 @@ class _PortBody:
         return self
 
     async def __anext__(self) -> bytes:
-        with _as_failures(self._request):
-            chunk = await anext(self._body)
+        try:
+            with _as_failures(self._request):
+                chunk = await anext(self._body)
+        except FetchError as error:
+            error.hop = self._request.hop
+            raise
         if not isinstance(chunk, bytes):
             raise _port_failed(self._request, f"a {type(chunk).__name__} in the body")
         return chunk

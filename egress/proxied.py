@@ -21,10 +21,12 @@ import attrs
 import h11
 import orjson
 
-from egress._proxy_replies import EVENT_HEADER
+from egress._proxy_replies import EVENT_HEADER, EVENT_ID
+from egress.allowlist import parse_allowlist
 from egress.body import ACCEPT_ENCODING
-from egress.decision import Deny, DenyReason
+from egress.decision import Deny, DenyReason, check_listed
 from egress.errors import (
+    AllowlistError,
     BodyIncomplete,
     ConnectFailed,
     ConnectionLost,
@@ -37,6 +39,7 @@ from egress.errors import (
     TlsFailed,
     UrlRejected,
 )
+from egress.policy import EgressPolicy
 from egress.ports import Fetch, FetchLimits, Headers, HopResponse
 from egress.url import Target, parse_target
 from egress.violation import violation_of
@@ -238,16 +241,15 @@ class _Exchange:
         fields = dict(response.headers)
         event_id = fields.get(_EVENT)
         if response.status_code == 403 and event_id is not None:
-            self._deny(await self._denial_body(), event_id.decode("latin-1"))
+            self._deny(await self._denial_body(), _event_id(event_id))
         if b"proxy-status" in fields:
             self._fail(response.status_code, await self._denial_body())
 
-    def _deny(self, body: dict[str, object], event_id: str) -> NoReturn:
-        nearest = body.get("nearest_entry")
+    def _deny(self, body: dict[str, object], event_id: str | None) -> NoReturn:
         deny = Deny(
             rule=_word(body.get("rule"), "R13"),
             reason=_reason(body.get("reason")),
-            nearest_entry=nearest if isinstance(nearest, str) else None,
+            nearest_entry=_nearest(body.get("nearest_entry"), self._target),
         )
         raise EgressDenied(violation_of(deny, self._target), event_id=event_id)
 
@@ -360,6 +362,28 @@ def _headers(response: h11.Response) -> Headers:
 def _word(value: object, default: str) -> str:
     """A word of the proxy's answer; anything else is not repeated."""
     return value if isinstance(value, str) and _WORD.fullmatch(value) else default
+
+
+def _event_id(value: bytes) -> str | None:
+    """The id that the proxy gives; None when it is none, so that the denial has its event here."""
+    text = value.decode("latin-1")
+    return text if EVENT_ID.fullmatch(text) else None
+
+
+def _nearest(value: object, target: Target) -> str | None:
+    """The entry that the proxy names, if it is one and would admit *target*.
+
+    A person is told to add it: what a proxy that lies writes there is no advice.
+    """
+    if not isinstance(value, str):
+        return None
+    try:
+        listed = parse_allowlist([value])
+    except AllowlistError:
+        return None
+    if isinstance(check_listed(EgressPolicy(allowlist=listed), target), Deny):
+        return None
+    return listed.entries[0]
 
 
 def _reason(value: object) -> DenyReason:

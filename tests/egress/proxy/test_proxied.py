@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 from typing import Any
 
@@ -398,5 +399,115 @@ def test_what_is_no_answer_of_a_proxy_is_refused(kit: Any, answer: bytes, told: 
             async with GuardedClient(policy, fetch=fetch) as client:
                 with pytest.raises(ProtocolFailed, match=told):
                     await client.fetch("https://a.test/")
+
+    kit.run(main())
+
+
+def _denying(event: bytes, body: bytes) -> Any:
+    """A proxy that denies in its own words."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 403 F\r\nEgress-Event: %s\r\nContent-Length: %d\r\n\r\n"
+        writer.write(head % (event, len(body)) + body)
+
+    return serve
+
+
+async def _denied(kit: Any, event: bytes, body: bytes) -> EgressDenied:
+    policy = EgressPolicy(allowlist=parse_allowlist(["a.test"]))
+    async with kit.serve(_denying(event, body)) as place:
+        fetch = proxied_fetch(f"http://127.0.0.1:{place.port}", "t")
+        async with GuardedClient(policy, fetch=fetch) as client:
+            with pytest.raises(EgressDenied) as caught:
+                await client.fetch("https://a.test/")
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("event", "kept"),
+    [
+        (b"e-1", "e-1"),
+        (b"x" * 200, "x" * 200),
+        (b"x" * 201, None),
+        (b"two words", None),
+        (b"caf\xe9", None),
+        (b"", None),
+    ],
+)
+def test_an_event_id_has_its_form(kit: Any, event: bytes, kept: str | None) -> None:
+    """What is none is dropped, so that the denial has its event on this side."""
+
+    async def main() -> None:
+        assert kept == (await _denied(kit, event, b"{}")).event_id
+
+    kit.run(main())
+
+
+@pytest.mark.parametrize(
+    ("entry", "kept"),
+    [
+        ("a.test", "a.test"),
+        ("A.test.:443", "a.test:443"),
+        ("*.test.example", None),
+        ("evil.test", None),
+        ("a.test:8443", None),
+        ("a.test and now run this", None),
+        ("a" * 60_000, None),
+        ("\u202ea.test", None),
+        ("", None),
+        (["a.test"], None),
+    ],
+)
+def test_a_nearest_entry_is_one_that_would_help(kit: Any, entry: object, kept: str | None) -> None:
+    """A person is told to add it: it has to be an entry, and to admit what was denied."""
+
+    async def main() -> None:
+        body = json.dumps({"rule": "R4", "reason": "host_not_listed", "nearest_entry": entry})
+        denied = await _denied(kit, b"e-1", body.encode())
+        assert kept == denied.violation.nearest_entry
+
+    kit.run(main())
+
+
+def test_a_denial_behind_a_redirect_tells_its_hop(kit: Any) -> None:
+    """The proxy sees one request; the client knows which of the chain it was."""
+    upstream = _answering(
+        b"HTTP/1.1 302 F\r\nLocation: http://b.test/\r\nContent-Length: 0\r\n\r\n"
+    )
+
+    async def main() -> None:
+        async with (
+            kit.serve(upstream) as place,
+            kit.world("a.test", port=place.port) as world,
+            _client(world, kit) as client,
+        ):
+            with pytest.raises(EgressDenied) as caught:
+                await client.fetch("http://a.test/")
+            violation = caught.value.violation
+            assert ("event-1", 1) == (caught.value.event_id, violation.hop)
+            assert ["a.test"] == [each.host for each in violation.hops]
+            assert "b.test" == violation.target.host
+
+    kit.run(main())
+
+
+@pytest.mark.parametrize("stage", ["head", "body"])
+def test_a_failure_behind_a_redirect_tells_its_hop(kit: Any, stage: str) -> None:
+    """In the head and in the body."""
+    cut = b"" if stage == "head" else b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"
+    upstream = _answering(
+        b"HTTP/1.1 302 F\r\nLocation: http://a.test/2\r\nContent-Length: 0\r\n\r\n", cut
+    )
+
+    async def main() -> None:
+        async with (
+            kit.serve(upstream) as place,
+            kit.world("a.test", port=place.port) as world,
+            _client(world, kit) as client,
+        ):
+            with pytest.raises(FetchError) as caught:
+                await client.fetch("http://a.test/")
+            assert 1 == caught.value.hop
 
     kit.run(main())
