@@ -76,6 +76,7 @@ from runtime_pack.ports import (
     ToolRuntime,
     TurnRequest,
 )
+from runtime_pack.prices import ModelPrice, PriceTable
 from runtime_pack.records import StepRecord
 from runtime_pack.seal import Seal
 from runtime_pack.stores import (
@@ -88,6 +89,7 @@ from runtime_pack.stores import (
 
 if TYPE_CHECKING:
     from egress import AddressPolicy
+    from runtime_pack.prices_genai import price_table_from_genai_prices
     from runtime_pack.stores.sqlite import SQLiteRunStore
     from runtime_pack.web_catalog import build_web_tool_catalog, create_web_tool_runtime
     from web_tools.arguments import SearchRequest, WebToolCaps
@@ -110,6 +112,7 @@ _LATER: Final = {
     "build_web_tool_catalog": "runtime_pack.web_catalog",
     "create_fixture_web_search_provider": "web_tools.search",
     "create_web_tool_runtime": "runtime_pack.web_catalog",
+    "price_table_from_genai_prices": "runtime_pack.prices_genai",
 }
 
 __all__ = (
@@ -157,8 +160,10 @@ __all__ = (
     "MemoryRunStore",
     "Model",
     "ModelFault",
+    "ModelPrice",
     "ModelRequestError",
     "PolicyLayer",
+    "PriceTable",
     "RunStore",
     "RuntimePackError",
     "SQLiteRunStore",
@@ -201,6 +206,7 @@ __all__ = (
     "create_fixture_web_search_provider",
     "create_web_tool_runtime",
     "parse_decision",
+    "price_table_from_genai_prices",
     "resume_governed_agent_loop",
     "resume_governed_agent_loop_sync",
     "run_governed_agent_loop",

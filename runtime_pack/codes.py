@@ -70,7 +70,7 @@ CALL_ROWS: Final[Mapping[CallCode, CodeRow]] = {
 
 STOP_ROWS: Final[Mapping[StopCode, CodeRow]] = {
     StopCode.BUDGET_EXHAUSTED: CodeRow(
-        "Steps, turns or time ran out; the numbers stand beside it.",
+        "Steps, turns, tokens, money or time ran out; the numbers stand beside it.",
         "Raise the limit, or use what the wrap-up turn answered.",
     ),
     StopCode.RETRY_LATER: CodeRow(
@@ -97,6 +97,10 @@ STOP_ROWS: Final[Mapping[StopCode, CodeRow]] = {
     StopCode.CONTEXT_OVERFLOW: CodeRow(
         "The history is longer than the model can read.",
         "Start a new run with less, or take a model with a larger window.",
+    ),
+    StopCode.PRICE_UNKNOWN: CodeRow(
+        "Money is counted, and the model has no price in the table or no name.",
+        "Add a row for the name that the model answers with.",
     ),
     StopCode.APPROVAL_NOT_FOUND: CodeRow(
         "A decision names no pending request.", "Use the id of a pending request."

@@ -4,6 +4,7 @@
 
     RuntimePackError
     ├── ContractError          a contract, policy or catalog that cannot be enforced
+    │   └── PriceUnknown       money is to be counted, and a model has no price
     ├── AuditError             the log could not be written or read; stops the action
     │   └── LogLocked          another process writes this log
     ├── EmitterError           the host's emitter raised; stops the action that caused the event
@@ -33,6 +34,7 @@ __all__ = (
     "ModelError",
     "ModelFault",
     "ModelRequestError",
+    "PriceUnknown",
     "RunBusy",
     "RunConflict",
     "RunNotFound",
@@ -54,6 +56,17 @@ class ContractError(RuntimePackError, ValueError):
         super().__init__(f"{path}: {problem}")
         self.path = path
         self.problem = problem
+
+
+class PriceUnknown(ContractError):
+    """Money is to be counted, and this model is not in the price table; None is no name at all."""
+
+    code = "PRICE_UNKNOWN"
+
+    def __init__(self, model: str | None) -> None:
+        named = "a model without a name" if model is None else f"the model {model[:80]!r}"
+        super().__init__("prices", f"the table has no price for {named}")
+        self.model = model
 
 
 class AuditError(RuntimePackError):
@@ -205,6 +218,7 @@ class StopCode(StrEnum):
     MODEL_ERROR = "MODEL_ERROR"
     MODEL_REFUSED = "MODEL_REFUSED"
     CONTEXT_OVERFLOW = "CONTEXT_OVERFLOW"
+    PRICE_UNKNOWN = "PRICE_UNKNOWN"
     APPROVAL_NOT_FOUND = "APPROVAL_NOT_FOUND"
     ALREADY_RESOLVED = "ALREADY_RESOLVED"
     APPROVAL_CONFLICT = "APPROVAL_CONFLICT"

@@ -4,23 +4,51 @@ At every instant `used + reserved <= limit` for each bucket, under any interleav
 one synchronous call that takes all of its buckets or none. Used equal to the limit is fine; the
 next reservation is refused. Resume restores the ledger; nothing here resets it.
 
-Units: buckets count, time is seconds of activity (suspension is not activity).
+What a provider or tool reports beyond what was reserved is charged in full: it was spent. That
+alone can pass a limit, once, and the ledger says so (`overdrawn`, `over`). What is reserved and
+never reported stays charged in full, as an estimate.
+
+Units: buckets count, tokens and micro-units of money are counts too; time is seconds of
+activity (suspension is not activity).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import attrs
 
-from runtime_pack.errors import ContractError
+from runtime_pack.ledger_limits import (
+    COST,
+    DURATION,
+    EXPIRES,
+    HARD,
+    MICRO,
+    STEPS,
+    TOKENS,
+    TURNS,
+    UNLIMITED,
+    WRAP_UP,
+    Limit,
+    Limits,
+    SecondsLimit,
+    parse_count,
+    parse_seconds,
+    step_buckets,
+    tool_bucket,
+)
+from runtime_pack.ledger_view import LedgerView, Shortfall
 from runtime_pack.messages import Json, Usage
 
 __all__ = (
+    "COST",
     "DURATION",
+    "EXPIRES",
+    "HARD",
     "STEPS",
+    "TOKENS",
     "TURNS",
     "UNLIMITED",
     "WRAP_UP",
@@ -28,150 +56,17 @@ __all__ = (
     "LedgerView",
     "Limit",
     "Limits",
+    "SecondsLimit",
     "Shortfall",
     "parse_count",
     "parse_seconds",
+    "read_counts",
     "step_buckets",
     "tool_bucket",
 )
 
-UNLIMITED: Final = "unlimited"
-"""The only way to have no limit: write the word."""
-Limit: TypeAlias = int | Literal["unlimited"]
-SecondsLimit: TypeAlias = float | Literal["unlimited"]
-
-DURATION: Final = "duration_seconds"
-STEPS: Final = "steps"
-TURNS: Final = "turns"
-WRAP_UP: Final = "wrap_up"
-
-
-def tool_bucket(name: str) -> str:
-    """The bucket that counts the steps of one tool."""
-    return f"tool:{name}"
-
-
-def parse_count(path: str, value: object) -> Limit:
-    """A limit on a count: an integer from 0, or the word `unlimited`.
-
-    Raises:
-        ContractError: anything else; `True` is not 1 and None is not unlimited.
-    """
-    if value == UNLIMITED and isinstance(value, str):
-        return UNLIMITED
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ContractError(path, f"{value!r} is not a whole number from 0 or 'unlimited'")
-    return value
-
-
-def parse_seconds(path: str, value: object) -> SecondsLimit:
-    """A limit on time: finite seconds from 0, or the word `unlimited`.
-
-    Raises:
-        ContractError: anything else, NaN and infinity included.
-    """
-    if value == UNLIMITED and isinstance(value, str):
-        return UNLIMITED
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ContractError(path, f"{value!r} is not a number of seconds or 'unlimited'")
-    if not 0 <= value < float("inf"):
-        raise ContractError(path, f"{value!r} is not a finite number of seconds from 0")
-    return value
-
-
-def step_buckets(tool: str) -> tuple[str, str]:
-    """What one step of a tool takes: one of all steps, one of the tool's own."""
-    return STEPS, tool_bucket(tool)
-
-
-@attrs.frozen(kw_only=True)
-class Limits:
-    """What a ledger holds a run to. A bucket that is not named here is not limited."""
-
-    counts: Mapping[str, Limit]
-    seconds: SecondsLimit
-
-    def to_json(self) -> dict[str, Json]:
-        """The form that stands in saved runs and results."""
-        return {"counts": dict(self.counts), "seconds": self.seconds}
-
-    def lowered(self, other: Limits) -> Limits:
-        """The lower of both for every bucket: a limit that either names holds."""
-        names = {**self.counts, **other.counts}
-        return Limits(
-            counts={
-                name: _lower(self.counts.get(name, UNLIMITED), other.counts.get(name, UNLIMITED))
-                for name in names
-            },
-            seconds=_lower_seconds(self.seconds, other.seconds),
-        )
-
-
-def _lower(first: Limit, second: Limit) -> Limit:
-    if first == UNLIMITED:
-        return second
-    return first if second == UNLIMITED else min(first, second)
-
-
-def _lower_seconds(first: SecondsLimit, second: SecondsLimit) -> SecondsLimit:
-    if first == UNLIMITED:
-        return second
-    return first if second == UNLIMITED else min(first, second)
-
-
-@attrs.frozen(kw_only=True)
-class Shortfall:
-    """Why a reservation was refused."""
-
-    budget: str
-    limit: float
-    used: float
-    reserved: float
-
-    def to_json(self) -> dict[str, Json]:
-        """The form that stands in results; seconds are rounded to milliseconds."""
-        return {
-            "budget": self.budget,
-            "limit": self.limit,
-            "used": round(self.used, 3),
-            "reserved": self.reserved,
-        }
-
-
-@attrs.frozen(kw_only=True)
-class LedgerView:
-    """The ledger at one instant."""
-
-    limits: Limits
-    used: Mapping[str, int]
-    reserved: Mapping[str, int]
-    active_seconds: float
-    refused: int
-    violations: int
-    input_tokens: int
-    output_tokens: int
-    attempts: int = 0
-
-    def left(self, bucket: str) -> Limit:
-        """What can still be reserved from a bucket."""
-        limit = self.limits.counts.get(bucket, UNLIMITED)
-        if limit == UNLIMITED:
-            return UNLIMITED
-        return limit - self.used.get(bucket, 0) - self.reserved.get(bucket, 0)
-
-    def to_json(self) -> dict[str, Json]:
-        """The form that stands in saved runs; read back by `Ledger.restore`."""
-        return {
-            "limits": self.limits.to_json(),
-            "used": dict(self.used),
-            "reserved": dict(self.reserved),
-            "active_us": round(self.active_seconds * 1_000_000),
-            "refused": self.refused,
-            "violations": self.violations,
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
-            "attempts": self.attempts,
-        }
+# Only of these is it not known what a reservation came to: a step was taken or it was not.
+_ESTIMABLE: Final = frozenset({COST, TOKENS})
 
 
 class Ledger:
@@ -182,10 +77,14 @@ class Ledger:
         "_activities",
         "_begun",
         "_deadline",
+        "_end",
+        "_estimated",
         "_limits",
+        "_overdrawn",
         "_reserved",
         "_used",
         "attempts",
+        "cached_input_tokens",
         "input_tokens",
         "output_tokens",
         "refused",
@@ -200,12 +99,15 @@ class Ledger:
         self._activities = 0
         self._begun = 0.0
         self._deadline = math.inf
+        self._end = math.inf
+        self._estimated: dict[str, int] = {}
+        self._overdrawn: dict[str, int] = {}
+        self.attempts = 0
+        self.cached_input_tokens = 0
         self.refused = 0
         self.violations = 0
         self.input_tokens = 0
         self.output_tokens = 0
-        # Requests to the model, those that failed among them.
-        self.attempts = 0
 
     def reserve(self, *buckets: str) -> Shortfall | None:
         """Take one of each bucket, or nothing: then the first that does not fit is returned."""
@@ -252,6 +154,111 @@ class Ledger:
             self._used[bucket] -= 1
             self._reserved[bucket] = self._reserved.get(bucket, 0) + 1
 
+    def reserve_amounts(self, amounts: Mapping[str, int]) -> Shortfall | None:
+        """Take so much of each bucket, or nothing: then the first that does not fit is returned.
+
+        Raises:
+            ValueError: an amount is below 0.
+        """
+        if any(amount < 0 for amount in amounts.values()):
+            raise ValueError("a reservation below 0 would raise the limit")
+        for bucket, amount in amounts.items():
+            short = self._short_of(bucket, amount)
+            if short is not None:
+                return short
+        for bucket, amount in amounts.items():
+            self._reserved[bucket] = self._reserved.get(bucket, 0) + amount
+        return None
+
+    def settle_amounts(
+        self, reserved: Mapping[str, int], spent: Mapping[str, int] | None = None
+    ) -> None:
+        """Charge what was *spent* and give the rest of what was *reserved* back.
+
+        None, for what nobody reported: the reservation is charged in full and marked estimated.
+        More than was reserved is charged in full too; see `over`.
+
+        Raises:
+            ValueError: so much is not reserved, or an amount is below 0.
+        """
+        if spent is not None and any(amount < 0 for amount in spent.values()):
+            raise ValueError("a charge below 0 would give money back")
+        self.release_amounts(reserved)
+        charged = reserved if spent is None else spent
+        for bucket, amount in charged.items():
+            self._used[bucket] = self._used.get(bucket, 0) + amount
+            if spent is None:
+                self._estimated[bucket] = self._estimated.get(bucket, 0) + amount
+            elif amount > reserved.get(bucket, 0):
+                self._overdraw(bucket, amount - reserved.get(bucket, 0))
+
+    def release_amounts(self, amounts: Mapping[str, int]) -> None:
+        """Give so much of each bucket back unused.
+
+        Raises:
+            ValueError: so much is not reserved, or an amount is below 0.
+        """
+        for bucket, amount in amounts.items():
+            if not 0 <= amount <= self._reserved.get(bucket, 0):
+                raise ValueError(f"{amount} is not reserved in {bucket}")
+        for bucket, amount in amounts.items():
+            self._reserved[bucket] = self._reserved.get(bucket, 0) - amount
+
+    def reopen_amounts(self, amounts: Mapping[str, int]) -> None:
+        """Turn use back into reservations: what `restore` closed is open again.
+
+        Raises:
+            ValueError: so much is not used, or an amount is below 0.
+        """
+        for bucket, amount in amounts.items():
+            if not 0 <= amount <= self._used.get(bucket, 0):
+                raise ValueError(f"{amount} is not used in {bucket}")
+        for bucket, amount in amounts.items():
+            self._used[bucket] = self._used.get(bucket, 0) - amount
+            self._reserved[bucket] = self._reserved.get(bucket, 0) + amount
+            guessed = self._estimated.get(bucket, 0) - amount
+            if guessed > 0:
+                self._estimated[bucket] = guessed
+            else:
+                self._estimated.pop(bucket, None)
+
+    def guess(self, amounts: Mapping[str, int]) -> None:
+        """Mark so much of what was charged as an estimate."""
+        for bucket, amount in amounts.items():
+            self._estimated[bucket] = self._estimated.get(bucket, 0) + amount
+
+    def over(self) -> Shortfall | None:
+        """The first budget that a charge has passed; None when a raised limit covers it again."""
+        for bucket in self._overdrawn:
+            short = self._short_of(bucket, 0)
+            if short is not None:
+                return short
+        return None
+
+    def left(self, bucket: str) -> Limit:
+        """What can still be reserved from a bucket; below 0 when it is overdrawn."""
+        limit = self._limits.counts.get(bucket, UNLIMITED)
+        if limit == UNLIMITED:
+            return UNLIMITED
+        return limit - self._used.get(bucket, 0) - self._reserved.get(bucket, 0)
+
+    def shortfall(self, bucket: str) -> Shortfall | None:
+        """The numbers of a limited bucket, for who finds that what it needs does not fit."""
+        limit = self._limits.counts.get(bucket, UNLIMITED)
+        if limit == UNLIMITED:
+            return None
+        used, reserved = self._used.get(bucket, 0), self._reserved.get(bucket, 0)
+        return Shortfall(budget=bucket, limit=limit, used=used, reserved=reserved)
+
+    def _short_of(self, bucket: str, amount: int) -> Shortfall | None:
+        left = self.left(bucket)
+        return None if left == UNLIMITED or amount <= left else self.shortfall(bucket)
+
+    def _overdraw(self, bucket: str, excess: int) -> None:
+        left = self.left(bucket)
+        if left != UNLIMITED and left < 0:
+            self._overdrawn[bucket] = self._overdrawn.get(bucket, 0) + min(excess, -left)
+
     def excess(self, *buckets: str) -> Shortfall | None:
         """The first bucket that holds more than its limit: the limit was lowered since."""
         for bucket in buckets:
@@ -273,6 +280,7 @@ class Ledger:
         if usage is not None:
             self.input_tokens += usage.input_tokens
             self.output_tokens += usage.output_tokens
+            self.cached_input_tokens += usage.cached_input_tokens
 
     def begin(self, now: float) -> None:
         """An activity starts. Activities may overlap; their common time counts once."""
@@ -304,11 +312,15 @@ class Ledger:
             return self._active
         return self._active + max(0.0, now - self._begun)
 
+    def expire_at(self, end: float) -> None:
+        """The run's last moment on the clock that `now` is read from; told anew when that moves."""
+        self._end = end
+
     def remaining_seconds(self, now: float) -> float:
-        """Seconds of activity left: infinite when unlimited, never below 0."""
+        """Seconds left, of activity or until the last moment: infinite when unlimited, from 0."""
         if self._activities:
-            return max(0.0, self._deadline - now)
-        return max(0.0, self._allowed() - self._active)
+            return max(0.0, min(self._deadline, self._end) - now)
+        return max(0.0, min(self._allowed() - self._active, self._end - now))
 
     def _allowed(self) -> float:
         limit = self._limits.seconds
@@ -316,7 +328,13 @@ class Ledger:
 
     def time_shortfall(self, now: float) -> Shortfall | None:
         """A shortfall when no time is left."""
-        if self._limits.seconds == UNLIMITED or self.remaining_seconds(now) > 0:
+        if self.remaining_seconds(now) > 0:
+            return None
+        expires_us = self._limits.expires_us
+        if now >= self._end and expires_us != UNLIMITED:
+            end = expires_us / MICRO
+            return Shortfall(budget=EXPIRES, limit=end, used=end + now - self._end, reserved=0)
+        if self._limits.seconds == UNLIMITED:
             return None
         return Shortfall(
             budget=DURATION,
@@ -336,48 +354,102 @@ class Ledger:
             violations=self.violations,
             input_tokens=self.input_tokens,
             output_tokens=self.output_tokens,
+            cached_input_tokens=self.cached_input_tokens,
             attempts=self.attempts,
+            estimated=dict(self._estimated),
+            overdrawn={bucket: n for bucket, n in self._overdrawn.items() if n},
         )
 
     def restore(self, saved: Mapping[str, Json]) -> None:
         """Continue from `LedgerView.to_json`: the higher count and the lower limit of both hold.
 
-        What was reserved when the run was saved counts as used; `reopen` what is still open.
+        What was reserved when the run was saved counts as used, tokens and money as an estimate;
+        `reopen` and `reopen_amounts` what is still open.
 
         Raises:
             ValueError: the object is not of that form.
         """
-        limits, used, reserved = saved.get("limits"), saved.get("used"), saved.get("reserved")
-        if not isinstance(limits, Mapping) or not isinstance(limits.get("counts"), Mapping):
-            raise ValueError("limits is an object with counts and seconds")
-        counts = limits["counts"]
-        if not isinstance(counts, Mapping):
-            raise ValueError("counts is an object")
-        saved_limits = Limits(
-            counts={str(k): parse_count(f"limits.{k}", v) for k, v in counts.items()},
-            seconds=parse_seconds("limits.seconds", limits.get("seconds")),
-        )
+        saved_limits = Limits.from_json(saved.get("limits"))
+        taken, open_ones = read_counts(saved.get("used")), read_counts(saved.get("reserved"))
+        guessed = read_counts(saved.get("estimated", {}))
+        for bucket in _ESTIMABLE & open_ones.keys():
+            guessed[bucket] = guessed.get(bucket, 0) + open_ones[bucket]
+        overdrawn = read_counts(saved.get("overdrawn", {}))
+        counters = {name: _count(saved.get(name)) for name in _COUNTERS}
+        counters |= {name: _count(saved.get(name, 0)) for name in _NEWER_COUNTERS}
+        active = _count(saved.get("active_us")) / MICRO
         self._limits = self._limits.lowered(saved_limits)
-        taken, open_ones = _counts(used), _counts(reserved)
         for bucket in (*taken, *open_ones):
             count = taken.get(bucket, 0) + open_ones.get(bucket, 0)
             self._used[bucket] = max(self._used.get(bucket, 0), count)
         self._reserved = {}
-        self._active = max(self._active, _count(saved.get("active_us")) / 1_000_000)
-        self.refused = max(self.refused, _count(saved.get("refused")))
-        self.violations = max(self.violations, _count(saved.get("violations")))
-        self.input_tokens = max(self.input_tokens, _count(saved.get("input_tokens")))
-        self.output_tokens = max(self.output_tokens, _count(saved.get("output_tokens")))
-        # A run that an earlier version saved does not name them.
-        self.attempts = max(self.attempts, _count(saved.get("attempts", 0)))
+        _raise_to(self._estimated, guessed)
+        _raise_to(self._overdrawn, overdrawn)
+        self._active = max(self._active, active)
+        for name, count in counters.items():
+            setattr(self, name, max(getattr(self, name), count))
+        # Of a run that no token budget was kept for until now.
+        reported = self.input_tokens + self.output_tokens
+        if self.limit(TOKENS) != UNLIMITED:
+            self._used[TOKENS] = max(self._used.get(TOKENS, 0), reported)
 
     def lower(self, bucket: str, limit: Limit) -> None:
         """Lower one limit; a higher one changes nothing."""
         self._limits = self._limits.lowered(Limits(counts={bucket: limit}, seconds=UNLIMITED))
 
+    def raise_limit(self, bucket: str, amount: int) -> Shortfall | None:
+        """Raise one limit by *amount*: a grant. Where there is no limit, nothing changes.
+
+        Money is in micro-units, `duration_seconds` and `expires_at` take seconds. Always None; the
+        ledger of a sub-run answers with what its parent cannot spare.
+
+        Raises:
+            ValueError: the amount is not a whole number above 0.
+        """
+        if isinstance(amount, bool) or not isinstance(amount, int) or amount < 1:
+            raise ValueError(f"{amount!r} is not a whole number above 0")
+        self._raise(bucket, amount)
+        return None
+
+    def _raise(self, bucket: str, amount: int) -> None:
+        limits = self._limits
+        if bucket == DURATION:
+            if limits.seconds != UNLIMITED:
+                self._limits = attrs.evolve(limits, seconds=limits.seconds + amount)
+                self._deadline += amount
+        elif bucket == EXPIRES:
+            if limits.expires_us != UNLIMITED:
+                self._limits = attrs.evolve(limits, expires_us=limits.expires_us + amount * MICRO)
+                self._end += amount
+        elif self.limit(bucket) != UNLIMITED:
+            raised = {bucket: _sum(self.limit(bucket), amount)}
+            self._limits = attrs.evolve(limits, counts={**limits.counts, **raised})
+            left = self.left(bucket)
+            if bucket in self._overdrawn and left != UNLIMITED:
+                self._overdrawn[bucket] = min(self._overdrawn[bucket], max(0, -left))
+
+    @property
+    def limits(self) -> Limits:
+        """What this ledger holds the run to."""
+        return self._limits
+
     def limit(self, bucket: str) -> Limit:
         """The limit of a bucket."""
         return self._limits.counts.get(bucket, UNLIMITED)
+
+
+_COUNTERS: Final = ("refused", "violations", "input_tokens", "output_tokens")
+# Not kept in earlier saves.
+_NEWER_COUNTERS: Final = ("cached_input_tokens", "attempts")
+
+
+def _sum(limit: Limit, amount: int) -> Limit:
+    return UNLIMITED if limit == UNLIMITED else limit + amount
+
+
+def _raise_to(held: dict[str, int], found: Mapping[str, int]) -> None:
+    for bucket, count in found.items():
+        held[bucket] = max(held.get(bucket, 0), count)
 
 
 def _count(value: object) -> int:
@@ -386,7 +458,12 @@ def _count(value: object) -> int:
     return value
 
 
-def _counts(value: object) -> dict[str, int]:
+def read_counts(value: object) -> dict[str, int]:
+    """Counts by bucket, as they stand in saved ledgers.
+
+    Raises:
+        ValueError: not an object of whole numbers from 0.
+    """
     if not isinstance(value, Mapping):
         raise ValueError("counts are an object")
     return {str(bucket): _count(number) for bucket, number in value.items()}

@@ -26,7 +26,7 @@ from runtime_pack.approvals import ApprovalRequest
 from runtime_pack.catalog import Executed, ToolOutput
 from runtime_pack.errors import CallCode, StopCode
 from runtime_pack.labels import CLEAN
-from runtime_pack.ledger import DURATION, Shortfall
+from runtime_pack.ledger import HARD, Shortfall
 from runtime_pack.messages import (
     AssistantMessage,
     FinishReason,
@@ -714,16 +714,16 @@ def _settle(
 
 
 def _shortfall(slots: tuple[Slot, ...]) -> Shortfall | None:
-    """The first budget that refused a call; time before all others, since it ends the run hard."""
+    """The first budget that refused a call; one that ends the run hard before all others."""
     found = [slot.shortfall for slot in slots if slot.shortfall is not None]
     if not found:
         return None
-    return next((short for short in found if short.budget == DURATION), found[0])
+    return next((short for short in found if short.budget in HARD), found[0])
 
 
 def _may_wrap_up(rules: Rules, short: Shortfall | None) -> bool:
-    """Steps and turns run out softly: one more answer may be asked for. Time does not."""
-    return rules.wrap_up and short is not None and short.budget != DURATION
+    """Steps and turns run out softly: one more answer may be asked for. Tokens, money, time do not."""
+    return rules.wrap_up and short is not None and short.budget not in HARD
 
 
 def _stop_for_budget(rules: Rules, barren: int, short: Shortfall, commit: Commit) -> Step:
@@ -738,7 +738,7 @@ def budget_stop(short: Shortfall) -> Stop:
     """The stop of a run whose budget ran out."""
     return Stop(
         code=StopCode.BUDGET_EXHAUSTED,
-        message=f"The budget {short.budget} is used up ({short.limit} allowed).",
+        message=f"The budget {short.budget} is used up ({short.limit_text} allowed).",
         shortfall=short,
     )
 

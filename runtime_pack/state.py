@@ -216,7 +216,7 @@ def _read_slot(value: dict[str, Json], results: Mapping[str, ToolMessage]) -> Sl
         ran=ran,
         result=result,
         request=None if request is None else ApprovalRequest.from_json(_object(request)),
-        shortfall=None if value["stop"] is None else _read_shortfall(value["stop"]),
+        shortfall=None if value["stop"] is None else Shortfall.from_json(_object(value["stop"])),
     )
 
 
@@ -238,18 +238,8 @@ def _read_stop(value: object) -> Stop:
         code=str(fields["code"]),
         message=str(fields["message"]),
         stage=None if stage is None else str(stage),
-        shortfall=None if short is None else _read_shortfall(short),
+        shortfall=None if short is None else Shortfall.from_json(_object(short)),
         retry_at=None if at is None else datetime.fromisoformat(str(at)),
-    )
-
-
-def _read_shortfall(value: object) -> Shortfall:
-    fields = _object(value)
-    return Shortfall(
-        budget=str(fields["budget"]),
-        limit=_number(fields["limit"]),
-        used=_number(fields["used"]),
-        reserved=_number(fields["reserved"]),
     )
 
 

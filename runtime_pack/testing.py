@@ -483,10 +483,12 @@ def assert_one_result_per_call(messages: Iterable[Message]) -> None:
 def assert_within_budget(view: LedgerView) -> None:
     """Used and reserved together are within every limit.
 
+    Only what a provider reported beyond its reservation may lie above, and `overdrawn` says it.
+
     Raises:
         AssertionError: a bucket is over its limit.
     """
     for bucket, limit in view.limits.counts.items():
         taken = view.used.get(bucket, 0) + view.reserved.get(bucket, 0)
-        if limit != UNLIMITED and taken > limit:
+        if limit != UNLIMITED and taken > limit + view.overdrawn.get(bucket, 0):
             raise AssertionError(f"{bucket}: {taken} of {limit}")

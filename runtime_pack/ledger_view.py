@@ -1,0 +1,153 @@
+"""What is told of a ledger: why a reservation was refused, and the ledger at one instant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import attrs
+
+from runtime_pack.errors import ContractError
+from runtime_pack.ledger_limits import (
+    COST,
+    EXPIRES,
+    MICRO,
+    UNLIMITED,
+    Limit,
+    Limits,
+    micro_units,
+    money_text,
+)
+from runtime_pack.messages import Json
+
+__all__ = ("LedgerView", "Shortfall")
+
+
+@attrs.frozen(kw_only=True)
+class Shortfall:
+    """Why a reservation was refused. Money is in micro-units, a moment in seconds since 1970."""
+
+    budget: str
+    limit: float
+    used: float
+    reserved: float
+
+    @property
+    def limit_text(self) -> str:
+        """The limit as a person reads it."""
+        if self.budget == COST:
+            return money_text(int(self.limit))
+        if self.budget == EXPIRES:
+            return datetime.fromtimestamp(self.limit, UTC).isoformat()
+        return str(self.limit)
+
+    def to_json(self) -> dict[str, Json]:
+        """The form that stands in results: money as text, seconds rounded to milliseconds."""
+        if self.budget == COST:
+            return {
+                "budget": self.budget,
+                "limit": money_text(int(self.limit)),
+                "used": money_text(int(self.used)),
+                "reserved": money_text(int(self.reserved)),
+            }
+        return {
+            "budget": self.budget,
+            "limit": self.limit,
+            "used": round(self.used, 3),
+            "reserved": self.reserved,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> Shortfall:
+        """Read what `to_json` wrote.
+
+        Raises:
+            KeyError, TypeError, ValueError: not of that form.
+        """
+        budget = value["budget"]
+        if not isinstance(budget, str):
+            raise TypeError("budget is a string")
+        read = _money if budget == COST else _number
+        return cls(
+            budget=budget,
+            limit=read(value["limit"]),
+            used=read(value["used"]),
+            reserved=read(value["reserved"]),
+        )
+
+
+def _money(value: object) -> int:
+    if not isinstance(value, str):
+        raise TypeError("money is text")
+    try:
+        return micro_units("money", Decimal(value))
+    except (ArithmeticError, ContractError) as error:
+        raise ValueError(f"{value!r} is not an amount") from error
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("a number is expected")
+    return value
+
+
+@attrs.frozen(kw_only=True)
+class LedgerView:
+    """The ledger at one instant. Of buckets, `cost` is in micro-units of money.
+
+    Attributes:
+        estimated: how much of `used` was never reported, and is the reservation kept.
+        overdrawn: how much was charged above the limit, because it was reported so.
+        attempts: requests to the model, those that failed among them.
+        granted: of the ledger of a sub-run, what stands reserved for it in its parent.
+        cached_input_tokens: a part of `input_tokens`.
+    """
+
+    limits: Limits
+    used: Mapping[str, int]
+    reserved: Mapping[str, int]
+    active_seconds: float
+    refused: int
+    violations: int
+    input_tokens: int
+    output_tokens: int
+    cached_input_tokens: int = 0
+    attempts: int = 0
+    estimated: Mapping[str, int] = attrs.field(factory=dict)
+    overdrawn: Mapping[str, int] = attrs.field(factory=dict)
+    granted: Mapping[str, int] = attrs.field(factory=dict)
+
+    @property
+    def cost(self) -> Decimal:
+        """Money used, in the currency of the price table."""
+        return Decimal(self.used.get(COST, 0)).scaleb(-6)
+
+    def left(self, bucket: str) -> Limit:
+        """What can still be reserved from a bucket; below 0 when it is overdrawn."""
+        limit = self.limits.counts.get(bucket, UNLIMITED)
+        if limit == UNLIMITED:
+            return UNLIMITED
+        return limit - self.used.get(bucket, 0) - self.reserved.get(bucket, 0)
+
+    def to_json(self) -> dict[str, Json]:
+        """The form that stands in saved runs; read back by `Ledger.restore`. Money in micro-units."""
+        body: dict[str, Json] = {
+            "limits": self.limits.to_json(),
+            "used": dict(self.used),
+            "reserved": dict(self.reserved),
+            "active_us": round(self.active_seconds * MICRO),
+            "refused": self.refused,
+            "violations": self.violations,
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cached_input_tokens": self.cached_input_tokens,
+            "attempts": self.attempts,
+        }
+        if self.estimated:
+            body["estimated"] = dict(self.estimated)
+        if self.overdrawn:
+            body["overdrawn"] = dict(self.overdrawn)
+        if self.granted:
+            body["granted"] = dict(self.granted)
+        return body
