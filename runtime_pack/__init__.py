@@ -89,8 +89,11 @@ from runtime_pack.stores import (
 
 if TYPE_CHECKING:
     from egress import AddressPolicy
+    from runtime_pack.host_tools import ToolFailure, catalog_tool
     from runtime_pack.prices_genai import price_table_from_genai_prices
+    from runtime_pack.shapes import Between, Sized
     from runtime_pack.stores.sqlite import SQLiteRunStore
+    from runtime_pack.threads import Threads
     from runtime_pack.web_catalog import build_web_tool_catalog, create_web_tool_runtime
     from web_tools.arguments import SearchRequest, WebToolCaps
     from web_tools.errors import WebErrorCode
@@ -104,11 +107,16 @@ if TYPE_CHECKING:
 _LATER: Final = {
     "AddressPolicy": "egress",
     "SQLiteRunStore": "runtime_pack.stores.sqlite",
+    "Between": "runtime_pack.shapes",
     "SearchHit": "web_tools.search",
     "SearchRequest": "web_tools.arguments",
+    "Sized": "runtime_pack.shapes",
+    "Threads": "runtime_pack.threads",
+    "ToolFailure": "runtime_pack.host_tools",
     "WebErrorCode": "web_tools.errors",
     "WebSearchProvider": "web_tools.search",
     "WebToolCaps": "web_tools.arguments",
+    "catalog_tool": "runtime_pack.host_tools",
     "build_web_tool_catalog": "runtime_pack.web_catalog",
     "create_fixture_web_search_provider": "web_tools.search",
     "create_web_tool_runtime": "runtime_pack.web_catalog",
@@ -126,6 +134,7 @@ __all__ = (
     "Approver",
     "AssistantMessage",
     "AuditLog",
+    "Between",
     "BudgetWarning",
     "CallAdmitted",
     "CallCode",
@@ -172,13 +181,16 @@ __all__ = (
     "SearchHit",
     "SearchRequest",
     "SharedRunStore",
+    "Sized",
     "StepRecord",
     "StopCode",
     "Suspended",
     "SystemMessage",
     "TaskContract",
     "TextDelta",
+    "Threads",
     "ToolCall",
+    "ToolFailure",
     "ToolMessage",
     "ToolOutput",
     "ToolPolicy",
@@ -201,6 +213,7 @@ __all__ = (
     "WebSearchProvider",
     "WebToolCaps",
     "build_web_tool_catalog",
+    "catalog_tool",
     "create_agent_runtime",
     "create_agent_task_run",
     "create_fixture_web_search_provider",

@@ -1,9 +1,9 @@
 """A strict subset of JSON Schema for tool arguments, compiled once to closures.
 
 Supported: `type` (one name or a list), `properties`, `required`, `additionalProperties`
-(false only; absent means false), `items`, `enum`, `const`, `minimum`, `maximum`, `minLength`,
-`maxLength`, `minItems`, `maxItems`, and the annotations `title`, `description`, `default`,
-`examples`. Any other keyword is refused when the schema is compiled: a rule that nobody
+(false, or the schema of every other member; absent means false), `items`, `prefixItems`,
+`uniqueItems`, `anyOf`, `enum`, `const`, `minimum`, `maximum`, `minLength`, `maxLength`,
+`minItems`, `maxItems`, and the annotations `title`, `description`, `default`, `examples`. Any other keyword is refused when the schema is compiled: a rule that nobody
 checks would be a rule that looks enforced.
 
 Source: JSON Schema 2020-12, validation vocabulary. A boolean is never a number here.
@@ -112,7 +112,9 @@ def _compile(schema: object, path: str) -> _Rule:
         for keyword, value in schema.items()
         if keyword not in _READ_ELSEWHERE
     ]
-    if schema.get("type") == "object" or "properties" in schema:
+    if {"items", "prefixItems"} <= schema.keys():
+        raise SchemaError(path, "items and prefixItems together are not supported")
+    if _speaks_of_objects(schema):
         rules.append(_object_rule(schema, path))
     elif "required" in schema or "additionalProperties" in schema:
         raise SchemaError(path, "required and additionalProperties belong to type object")
@@ -125,6 +127,15 @@ def _compile(schema: object, path: str) -> _Rule:
             rule(value, at, faults)
 
     return run
+
+
+def _speaks_of_objects(schema: Mapping[str, object]) -> bool:
+    named = schema.get("type")
+    return (
+        "properties" in schema
+        or named == "object"
+        or (isinstance(named, list) and "object" in named)
+    )
 
 
 def _maker(keyword: str, path: str) -> Callable[[object, str], _Rule]:
@@ -152,13 +163,14 @@ def _type(value: object, path: str) -> tuple[Callable[[object], bool], str]:
 def _object_rule(schema: Mapping[str, object], path: str) -> _Rule:
     properties, required = _members(schema, path)
     rules = {name: _compile(sub, f"{path}/properties/{name}") for name, sub in properties.items()}
+    rest = _rest(schema, path)
 
     def run(item: object, at: _At, faults: list[ArgumentFault]) -> None:
         if not isinstance(item, dict | Mapping):
             return
         faults.extend(_fault((at, name), "is required") for name in required if name not in item)
         for name, value in item.items():
-            rule = rules.get(name)
+            rule = rules.get(name, rest)
             if rule is None:
                 faults.append(_fault((at, name), "is not a parameter"))
             else:
@@ -174,12 +186,79 @@ def _members(schema: Mapping[str, object], path: str) -> tuple[Mapping[str, obje
         raise SchemaError(f"{path}/properties", "properties is an object")
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
         raise SchemaError(f"{path}/required", "required is a list of names")
-    if schema.get("additionalProperties", False) is not False:
-        raise SchemaError(f"{path}/additionalProperties", "only false is supported")
     unknown = sorted(set(required) - set(properties))
     if unknown:
         raise SchemaError(f"{path}/required", f"{unknown} are not properties")
     return properties, required
+
+
+def _rest(schema: Mapping[str, object], path: str) -> _Rule | None:
+    """The rule of members that are not among the properties; None when there may be none."""
+    rest = schema.get("additionalProperties", False)
+    if rest is False:
+        return None
+    place = f"{path}/additionalProperties"
+    if not isinstance(rest, Mapping):
+        raise SchemaError(place, "is false, or the schema of every other member")
+    rule = _compile(rest, place)
+
+    def run(value: object, at: _At, faults: list[ArgumentFault]) -> None:
+        if at is not None and not isinstance(at[1], str):
+            faults.append(_fault(at, "is not a member name"))
+        rule(value, at, faults)
+
+    return run
+
+
+def _any_of(value: object, path: str) -> _Rule:
+    if not isinstance(value, list) or not value:
+        raise SchemaError(path, "anyOf is a list with at least one schema")
+    rules = [_compile(option, f"{path}/{index}") for index, option in enumerate(value)]
+
+    def run(item: object, at: _At, faults: list[ArgumentFault]) -> None:
+        for rule in rules:
+            found: list[ArgumentFault] = []
+            rule(item, at, found)
+            if not found:
+                return
+        faults.append(_fault(at, "fits none of the alternatives"))
+
+    return run
+
+
+def _prefix_items(value: object, path: str) -> _Rule:
+    if not isinstance(value, list) or not value:
+        raise SchemaError(path, "prefixItems is a list with at least one schema")
+    rules = [_compile(option, f"{path}/{index}") for index, option in enumerate(value)]
+
+    def run(item: object, at: _At, faults: list[ArgumentFault]) -> None:
+        if isinstance(item, list | tuple):
+            for index, (rule, element) in enumerate(zip(rules, item, strict=False)):
+                rule(element, (at, index), faults)
+
+    return run
+
+
+def _unique_items(value: object, path: str) -> _Rule:
+    if value is not True:
+        raise SchemaError(path, "only true is supported")
+
+    def run(item: object, at: _At, faults: list[ArgumentFault]) -> None:
+        if isinstance(item, list | tuple) and len({_identity(element) for element in item}) < len(
+            item
+        ):
+            faults.append(_fault(at, "must not hold a value twice"))
+
+    return run
+
+
+def _identity(value: object) -> object:
+    """Equal for equal JSON values and hashable; 1 and 1.0 are equal, 1 and true are not."""
+    if isinstance(value, list | tuple):
+        return ("array", *map(_identity, value))
+    if isinstance(value, Mapping):
+        return ("object", frozenset((key, _identity(item)) for key, item in value.items()))
+    return (isinstance(value, bool), value)
 
 
 def _items(value: object, path: str) -> _Rule:
@@ -255,6 +334,9 @@ def _escaped(name: object) -> str:
 
 _MAKERS: Final[dict[str, Callable[[object, str], _Rule]]] = {
     "items": _items,
+    "prefixItems": _prefix_items,
+    "uniqueItems": _unique_items,
+    "anyOf": _any_of,
     "enum": _enum,
     "const": _const,
     "minimum": _bound(_number, least=True, words="must be at least"),

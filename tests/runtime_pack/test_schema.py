@@ -41,6 +41,33 @@ CASES = {
     "minItems": ({"type": "array", "minItems": 1}, [1], []),
     "maxItems": ({"type": "array", "maxItems": 1}, [1], [1, 2]),
     "nested": ({"type": "object", "properties": {"b": {"type": "string"}}}, {"b": "x"}, {"b": 1}),
+    "other members": (
+        {"type": "object", "additionalProperties": {"type": "integer"}},
+        {"b": 1},
+        {"b": "x"},
+    ),
+    "a name that is no text": (
+        {"type": "object", "additionalProperties": {"type": "integer"}},
+        {"1": 1},
+        {1: 1},
+    ),
+    "an object or null with other members": (
+        {"type": ["object", "null"], "additionalProperties": {"type": "integer"}},
+        None,
+        {"b": "x"},
+    ),
+    "a tuple": (
+        {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}]},
+        [1, "x"],
+        [1, 1],
+    ),
+    "unique": ({"type": "array", "uniqueItems": True}, [1, True, "1"], [1, 1.0]),
+    "unique objects": (
+        {"type": "array", "uniqueItems": True},
+        [{"a": 1}, {"a": True}],
+        [{"a": [1]}] * 2,
+    ),
+    "one of the alternatives": ({"anyOf": [{"type": "string"}, {"type": "null"}]}, None, 1),
     "nested unknown": ({"type": "object", "properties": {}}, {}, {"b": 1}),
 }
 
@@ -82,6 +109,10 @@ def test_arguments_are_an_object(value: object) -> None:
         {"type": "object", "properties": {"a": {"minimum": True}}}, {"type": "object", "properties": {"a": {"type": [["string"]]}}},
         {"type": "object", "properties": {"a": {"$ref": "#"}}}, {"type": "object", "properties": {"a": 1}},
         {"type": "object", "properties": {"a": {"type": "string", "required": ["b"]}}},
+        {"type": "object", "additionalProperties": {"type": "text"}}, {"type": "object", "additionalProperties": None},
+        {"type": "object", "properties": {"a": {"anyOf": []}}}, {"type": "object", "properties": {"a": {"anyOf": [1]}}},
+        {"type": "object", "properties": {"a": {"prefixItems": []}}}, {"type": "object", "properties": {"a": {"uniqueItems": False}}},
+        {"type": "object", "properties": {"a": {"prefixItems": [{}], "items": {}}}},
     ],
     ids=str,
 )  # fmt: skip
