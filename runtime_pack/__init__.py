@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 from runtime_pack.agent import create_agent_runtime
-from runtime_pack.approvals import ApprovalRequest, Decision, Verdict, parse_decision
+from runtime_pack.approvals import ApprovalRequest, Decision, Remember, Verdict, parse_decision
 from runtime_pack.audit import AuditLog, LogHead, Verification, verify_log
 from runtime_pack.catalog import CatalogTool, Effects, Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import (
@@ -78,7 +78,7 @@ from runtime_pack.ports import (
 )
 from runtime_pack.prices import ModelPrice, PriceTable
 from runtime_pack.records import StepRecord
-from runtime_pack.seal import Seal
+from runtime_pack.seal import Seal, check_request
 from runtime_pack.stores import (
     DirectoryRunStore,
     MemoryRunStore,
@@ -173,6 +173,7 @@ __all__ = (
     "ModelRequestError",
     "PolicyLayer",
     "PriceTable",
+    "Remember",
     "RunStore",
     "RuntimePackError",
     "SQLiteRunStore",
@@ -214,6 +215,7 @@ __all__ = (
     "WebToolCaps",
     "build_web_tool_catalog",
     "catalog_tool",
+    "check_request",
     "create_agent_runtime",
     "create_agent_task_run",
     "create_fixture_web_search_provider",

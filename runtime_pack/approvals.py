@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -11,16 +11,23 @@ from typing import Final
 import attrs
 import orjson
 
+from runtime_pack.errors import ContractError
 from runtime_pack.labels import Label, parse_label
+from runtime_pack.ledger import UNLIMITED, Limit, SecondsLimit, parse_count, parse_seconds
 from runtime_pack.messages import Json, clean_text, frozen_arguments
 
 __all__ = (
     "ApprovalRequest",
     "Decision",
     "DecisionRefused",
+    "Remember",
+    "RememberScope",
+    "Resolution",
+    "Settled",
     "Verdict",
     "digest_arguments",
     "parse_decision",
+    "parse_resolution",
 )
 
 
@@ -41,7 +48,10 @@ def digest_arguments(arguments: Mapping[str, Json]) -> str:
 class ApprovalRequest:
     """What a person is asked: this tool as it is defined now, with exactly these arguments.
 
-    `request_id` is random and used once.
+    `request_id` is random and used once. `label` is that of the context when it was asked,
+    `reservation` what the call holds of the run's budgets while it waits. `seal` is a tag of the
+    host's key over all other fields: `runtime_pack.seal.check_request` tells a request that was
+    changed on its way to the person who decides.
     """
 
     request_id: str
@@ -57,10 +67,16 @@ class ApprovalRequest:
     reasons: tuple[str, ...]
     created_at: datetime
     expires_at: datetime | None
+    reservation: Mapping[str, Json] = attrs.field(factory=dict)
+    seal: str = ""
 
     def expired(self, now: datetime) -> bool:
         """Whether it is too late to approve. None never expires: written out by the contract."""
         return self.expires_at is not None and now >= self.expires_at
+
+    def unseen(self, reasons: Iterable[str]) -> tuple[str, ...]:
+        """Those of the reasons that the person was not shown."""
+        return tuple(reason for reason in reasons if reason not in self.reasons)
 
     def to_json(self) -> dict[str, Json]:
         """The stored form; read back by `from_json`."""
@@ -78,21 +94,35 @@ class ApprovalRequest:
             "reasons": list(self.reasons),
             "created_at": self.created_at.isoformat(),
             "expires_at": None if self.expires_at is None else self.expires_at.isoformat(),
+            "reservation": dict(self.reservation),
+            "seal": self.seal,
         }
+
+    def body(self) -> bytes:
+        """What the seal is over: every other field, as JSON with sorted keys."""
+        fields = self.to_json()
+        del fields["seal"]
+        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> ApprovalRequest:
-        """Read the stored form.
+        """Read the stored form. What it says is only worth what its seal is.
+
+        A request of a run that an earlier version saved has neither reservation nor seal.
 
         Raises:
             ValueError: not of that form, or the digest is not that of the arguments.
         """
-        fields = dict(value)
+        fields = {"reservation": {}, "seal": "", **value}
+        if set(fields) != _REQUEST_FIELDS:
+            raise ValueError(f"unknown or missing fields {sorted(set(fields) ^ _REQUEST_FIELDS)}")
         arguments, expires = fields.pop("arguments"), fields.pop("expires_at")
-        reasons = fields.pop("reasons")
+        reasons, reservation = fields.pop("reasons"), fields.pop("reservation")
         label, created = parse_label(fields.pop("label")), fields.pop("created_at")
         if not isinstance(arguments, dict) or not isinstance(reasons, list):
             raise ValueError("arguments is an object and reasons is a list")
+        if not isinstance(reservation, dict):
+            raise ValueError("reservation is an object")
         if digest_arguments(arguments) != fields["arguments_sha256"]:
             raise ValueError("the digest is not that of the arguments")
         words = {key: str(item) for key, item in fields.items()}
@@ -102,12 +132,23 @@ class ApprovalRequest:
             reasons=tuple(str(reason) for reason in reasons),
             label=label,
             created_at=datetime.fromisoformat(str(created)),
+            reservation=frozen_arguments(reservation),
             **words,
         )
 
 
+_REQUEST_FIELDS: Final = frozenset(attrs.fields_dict(ApprovalRequest))
+
+
 class DecisionRefused(ValueError):
     """The decision is not of its form; the message names the fault."""
+
+
+class RememberScope(StrEnum):
+    """Where a remembered approval holds: in this run, or in every run of its task."""
+
+    RUN = "run"
+    TASK = "task"
 
 
 def _words(value: object) -> str:
@@ -116,28 +157,242 @@ def _words(value: object) -> str:
     return clean_text(value)
 
 
+def _someone(value: object) -> str:
+    name = _words(value)
+    if not name.strip():
+        raise DecisionRefused("decided_by says who decided")
+    return name
+
+
 def _verdict(value: object) -> Verdict:
     if not isinstance(value, str) or value not in tuple(Verdict):
         raise DecisionRefused("verdict must be approve or deny")
     return Verdict(value)
 
 
+def _scope(value: object) -> RememberScope:
+    if not isinstance(value, str) or value not in tuple(RememberScope):
+        raise DecisionRefused("remember.scope must be run or task")
+    return RememberScope(value)
+
+
+def _fields(value: object) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise DecisionRefused("remember.fields is a list of names of arguments")
+    if not value:
+        # A rule about no field at all would hold for every call of the tool.
+        raise DecisionRefused("remember.fields names at least one argument")
+    return tuple(sorted({clean_text(name) for name in value}))
+
+
+def _max_label(value: object) -> Label | None:
+    if value is None or isinstance(value, Label):
+        return value
+    try:
+        return parse_label(value)
+    except (TypeError, ValueError) as error:
+        raise DecisionRefused(f"remember.max_label: {error}") from None
+
+
+def _lasts(value: object) -> SecondsLimit:
+    try:
+        seconds = parse_seconds("remember.lasts_seconds", value)
+    except ContractError as error:
+        raise DecisionRefused(str(error)) from None
+    # `timedelta` and with it the saved run cannot hold more than some centuries.
+    if seconds != UNLIMITED and not 0 < seconds <= _LONGEST_SECONDS:
+        raise DecisionRefused("remember.lasts_seconds is above 0 and at most a century")
+    return seconds
+
+
+def _uses(value: object) -> Limit:
+    try:
+        uses = parse_count("remember.max_uses", value)
+    except ContractError as error:
+        raise DecisionRefused(str(error)) from None
+    if uses == 0:
+        raise DecisionRefused("remember.max_uses is at least 1")
+    return uses
+
+
+_LONGEST_SECONDS: Final = 100 * 366 * 86_400.0
+
+
+@attrs.frozen(kw_only=True)
+class Remember:
+    """That an approval is to hold for later calls of the same tool too.
+
+    Attributes:
+        scope: this run, or every run of the task that is given it.
+        fields: the arguments that have to be equal to those approved, an absent one absent; None
+            for all of them.
+        max_label: the worst context in which it holds; None for the label of the request.
+        lasts_seconds: how long it holds; a day by default.
+        max_uses: how many later calls it answers; 10 by default.
+
+    Raises:
+        DecisionRefused: a field is not of its form.
+    """
+
+    scope: RememberScope = attrs.field(default=RememberScope.RUN, converter=_scope)
+    fields: tuple[str, ...] | None = attrs.field(default=None, converter=_fields)
+    max_label: Label | None = attrs.field(default=None, converter=_max_label)
+    lasts_seconds: SecondsLimit = attrs.field(default=86_400, converter=_lasts)
+    max_uses: Limit = attrs.field(default=10, converter=_uses)
+
+    def to_json(self) -> dict[str, Json]:
+        """The form that `parse_decision` reads."""
+        return {
+            "scope": str(self.scope),
+            "fields": None if self.fields is None else list(self.fields),
+            "max_label": None if self.max_label is None else {**self.max_label.to_json()},
+            "lasts_seconds": self.lasts_seconds,
+            "max_uses": self.max_uses,
+        }
+
+
+def _edited(value: object) -> Mapping[str, Json] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise DecisionRefused("edited_args is an object")
+    try:
+        plain = orjson.loads(orjson.dumps(dict(value)))
+        # A saved run holds them some levels deep, and there is a limit to that.
+        orjson.dumps([[[[[[[[[[plain]]]]]]]]]])
+    # The host's object: whatever reading it raises, it is not JSON.
+    except Exception as error:
+        raise DecisionRefused("edited_args is not a JSON object") from error
+    return frozen_arguments(plain)
+
+
+def _remember(value: object) -> Remember | None:
+    if value is None or isinstance(value, Remember):
+        return value
+    if not isinstance(value, Mapping):
+        raise DecisionRefused("remember is an object")
+    unknown = sorted(set(value) - set(attrs.fields_dict(Remember)), key=str)
+    if unknown:
+        raise DecisionRefused(f"unknown fields {unknown} in remember")
+    return Remember(**value)
+
+
 @attrs.frozen(kw_only=True)
 class Decision:
     """A person's answer to one request. Nothing but these fields is ever read from it.
 
+    With `edited_args` the call runs with those arguments in place of what was asked for, if every
+    rule still admits it. With `remember` the approval holds for later calls too.
+
     Raises:
-        DecisionRefused: a field is not a string, or the verdict is neither approve nor deny.
+        DecisionRefused: a field is not of its form, nobody is named, or a denial is edited or is to
+            be remembered (a denial is remembered as it is).
     """
 
     request_id: str = attrs.field(converter=_words)
     verdict: Verdict = attrs.field(converter=_verdict)
-    decided_by: str = attrs.field(converter=_words)
+    decided_by: str = attrs.field(converter=_someone)
     reason: str = attrs.field(default="", converter=_words)
+    edited_args: Mapping[str, Json] | None = attrs.field(default=None, converter=_edited)
+    remember: Remember | None = attrs.field(default=None, converter=_remember)
+
+    def __attrs_post_init__(self) -> None:
+        if self.verdict is Verdict.APPROVE:
+            return
+        if self.edited_args is not None or self.remember is not None:
+            raise DecisionRefused("only an approval has edited_args or remember")
+
+    def to_json(self) -> dict[str, Json]:
+        """The form that `parse_decision` reads; a saved run holds it."""
+        body: dict[str, Json] = {
+            "request_id": self.request_id,
+            "verdict": str(self.verdict),
+            "decided_by": self.decided_by,
+            "reason": self.reason,
+        }
+        if self.edited_args is not None:
+            body["edited_args"] = dict(self.edited_args)
+        if self.remember is not None:
+            body["remember"] = self.remember.to_json()
+        return body
+
+    def says_the_same(self, other: Decision) -> bool:
+        """Whether both have one effect: who said it and why may differ."""
+        return (
+            self.verdict is other.verdict
+            and self.edited_args == other.edited_args
+            and self.remember == other.remember
+        )
+
+
+class Settled(StrEnum):
+    """What became of a request, as far as it has got."""
+
+    CLAIMED = "claimed"
+    ADMITTED = "admitted"
+    DENIED = "denied"
+    REFUSED = "refused"
+    ASKED_AGAIN = "asked_again"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+
+
+@attrs.frozen(kw_only=True)
+class Resolution:
+    """What was decided about a request and what came of it; no second word undoes it.
+
+    `detail` is the code that refused an approved call, or the id of the request that took the
+    place of this one.
+    """
+
+    decision: Decision
+    settled: Settled
+    detail: str = ""
+
+    def to_json(self) -> dict[str, Json]:
+        """The stored form; read back by `parse_resolution`."""
+        return {
+            "decision": self.decision.to_json(),
+            "settled": str(self.settled),
+            "detail": self.detail,
+        }
+
+    def outcome(self) -> dict[str, Json]:
+        """What a second decision on the same request is told."""
+        return {
+            "verdict": str(self.decision.verdict),
+            "decided_by": self.decision.decided_by,
+            "settled": str(self.settled),
+            "detail": self.detail,
+        }
+
+
+_OLD_WORDS: Final = {"approve": Settled.ADMITTED, "deny": Settled.DENIED}
+
+
+def parse_resolution(request_id: str, value: object) -> Resolution:
+    """Read what `Resolution.to_json` wrote, or the bare word of an earlier version.
+
+    Raises:
+        KeyError, TypeError, ValueError: not of that form.
+    """
+    if isinstance(value, str):
+        verdict = Verdict.APPROVE if value == Verdict.APPROVE else Verdict.DENY
+        word = Decision(request_id=request_id, verdict=verdict, decided_by="an earlier version")
+        return Resolution(decision=word, settled=_OLD_WORDS.get(value) or Settled(value))
+    if not isinstance(value, Mapping):
+        raise TypeError("a resolution is an object")
+    return Resolution(
+        decision=parse_decision(value["decision"]),
+        settled=Settled(value["settled"]),
+        detail=str(value["detail"]),
+    )
 
 
 _REQUIRED: Final = frozenset({"request_id", "verdict", "decided_by"})
-_ALLOWED: Final = _REQUIRED | {"reason"}
+_ALLOWED: Final = _REQUIRED | {"reason", "edited_args", "remember"}
 
 
 def parse_decision(value: object) -> Decision:

@@ -241,7 +241,12 @@ def _members(value: object) -> Iterable[object]:
 
 @attrs.frozen(kw_only=True)
 class Admitted:
-    """The call may run; its step is reserved."""
+    """The call may run; its step is reserved.
+
+    `call` is what runs in place of what the model asked for: a person edited the arguments.
+    """
+
+    call: ToolCall | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -292,17 +297,25 @@ class Slot:
 
 @attrs.frozen(kw_only=True)
 class Stop:
-    """Why the run is where it is: a stable code and, for budgets, the numbers."""
+    """Why the run is where it is: a stable code and, for budgets, the numbers.
+
+    `details` are not saved: they say of a refused decision what was decided before.
+    """
 
     code: str
     message: str
     shortfall: Shortfall | None = None
     stage: str | None = None
     retry_at: datetime | None = None
+    details: Mapping[str, Json] = attrs.field(factory=dict)
 
     def to_json(self) -> dict[str, Json]:
-        """For machines: the shortfall's keys stand beside the code."""
-        body: dict[str, Json] = {"code": str(self.code), "message": self.message}
+        """For machines: the keys of details and shortfall stand beside the code."""
+        body: dict[str, Json] = {
+            **self.details,
+            "code": str(self.code),
+            "message": self.message,
+        }
         if self.stage is not None:
             body["stage"] = self.stage
         if self.retry_at is not None:
@@ -628,9 +641,14 @@ def _slot(
     step: str, call: ToolCall, admission: Admission, approved: ApprovalRequest | None = None
 ) -> Slot:
     match admission:
-        case Admitted():
+        case Admitted(call=edited):
+            # The history shows a call as it ran.
             return Slot(
-                step=step, call=call, status=SlotStatus.ADMITTED, ran=True, request=approved
+                step=step,
+                call=edited or call,
+                status=SlotStatus.ADMITTED,
+                ran=True,
+                request=approved,
             )
         case Pending(request=request):
             return Slot(step=step, call=call, status=SlotStatus.PENDING, request=request)

@@ -32,7 +32,7 @@ from runtime_pack.ledger import (
     parse_seconds,
     tool_bucket,
 )
-from runtime_pack.messages import Json
+from runtime_pack.messages import Json, clean_text
 from runtime_pack.strictness import ApprovalClass, is_stricter, parse_class
 
 __all__ = (
@@ -167,7 +167,7 @@ class ToolRule:
     def told(self) -> str:
         """The rule in one line, for people: its layer, its pattern, its reason or else its class."""
         at = "" if self.when_label is None else f", as the context is {self.when_label}"
-        return f"{self.layer} rule {self.tool}: {self.reason or f'is {self.approval_class}'}{at}"
+        return f"{self.layer} rule {self.tool}: {clean_text(self.reason) or f'is {self.approval_class}'}{at}"
 
     def to_json(self) -> dict[str, Json]:
         """The rule as it enters the policy's digest."""

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from runtime_pack.approvals import ApprovalRequest, Decision
+from runtime_pack.approvals import ApprovalRequest, Decision, digest_arguments
 from runtime_pack.catalog import TURN_TOOL, Executed, ToolOutput
 from runtime_pack.errors import ModelRequestError
 from runtime_pack.events import Event, EventCode
@@ -194,11 +194,14 @@ def approval_requested(subject: Subject, request: ApprovalRequest) -> Event:
 def approval_decided(
     subject: Subject, request: ApprovalRequest, decision: Decision, code: EventCode
 ) -> Event:
-    """What a person said, or that it came too late."""
+    """What a person said, or that it came too late; for edited arguments the digest of both."""
+    edited: dict[str, Json] = {}
+    if decision.edited_args is not None:
+        edited["edited_sha256"] = digest_arguments(decision.edited_args)
     return Event(
         code=code,
         subject=subject,
-        object=_request(request),
+        object=_request(request) | edited,
         decision={
             "action": decision.verdict,
             "decided_by": decision.decided_by[:200],

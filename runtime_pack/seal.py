@@ -1,5 +1,7 @@
 """The one place for cryptography of saved runs: a keyed tag over stored bytes.
 
+Requests to people carry a tag of the same key, made over a text that can be no saved run's.
+
 HMAC-SHA-256 (RFC 2104) from `cryptography`; the key is the host's. A state whose tag is missing or
 wrong is refused.
 """
@@ -9,10 +11,15 @@ from __future__ import annotations
 import secrets
 from typing import Final, Self
 
+import attrs
+
+from runtime_pack.approvals import ApprovalRequest
 from runtime_pack.errors import ContractError, StateRefused
 
-__all__ = ("Seal",)
+__all__ = ("Seal", "check_request", "seal_request")
 
+# A head is a JSON object: it cannot begin like this.
+_REQUEST: Final = b"approval request\n"
 _KEY_BYTES: Final = 32
 
 
@@ -51,6 +58,23 @@ class Seal:
             StateRefused: it is not.
         """
         if not secrets.compare_digest(self.tag(body).encode(), tag.encode("utf-8", "replace")):
-            raise StateRefused(
-                "the seal of the saved run does not match: wrong key or edited bytes"
-            )
+            raise StateRefused("the seal does not match: wrong key or edited bytes")
+
+
+def seal_request(seal: Seal, request: ApprovalRequest) -> ApprovalRequest:
+    """The request with its tag."""
+    return attrs.evolve(request, seal=seal.tag(_REQUEST + request.body()))
+
+
+def check_request(seal: Seal, request: ApprovalRequest) -> None:
+    """Pass when the request is as it was made; for whoever shows one that was kept elsewhere.
+
+    Raises:
+        StateRefused: a field was changed, or it was made with another key.
+    """
+    try:
+        body = request.body()
+    # A request that somebody made by hand may hold anything.
+    except (AttributeError, TypeError) as error:
+        raise StateRefused("the request is not of its form") from error
+    seal.check(_REQUEST + body, request.seal)

@@ -55,7 +55,9 @@ __all__ = (
 )
 
 FORMAT: Final = "agent-runtime-pack/run"
-SCHEMA: Final = 1
+SCHEMA: Final = 2
+"""2: requests are sealed, and what was decided is kept whole."""
+_READS: Final = (1, SCHEMA)
 EMPTY_CHAIN: Final = "0" * 64
 
 
@@ -92,9 +94,9 @@ def open_head(saved: SavedRun, seal: Seal) -> dict[str, Json]:
     fields: dict[str, Json] = orjson.loads(body)
     if fields.get("format") != FORMAT:
         raise StateRefused(f"unknown format {fields.get('format')!r}")
-    if fields.get("schema") != SCHEMA:
+    if fields.get("schema") not in _READS or isinstance(fields.get("schema"), bool):
         raise StateRefused(
-            f"schema {fields.get('schema')!r} is not {SCHEMA}, which this version reads"
+            f"schema {fields.get('schema')!r} is none of {_READS}, which this version reads"
         )
     if fields.get("run") != saved.run_id or fields.get("revision") != saved.revision:
         raise StateRefused("the head belongs to another run or revision")

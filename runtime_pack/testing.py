@@ -432,8 +432,10 @@ class CrashingRunStore(MemoryRunStore):
     With `after=True` the commit is written before.
     """
 
-    def __init__(self, *, crash_at: Iterable[int], after: bool = False) -> None:
-        super().__init__()
+    def __init__(
+        self, *, crash_at: Iterable[int], after: bool = False, seal: Seal | None = None
+    ) -> None:
+        super().__init__(seal)
         self.commits = 0
         self._crash_at = frozenset(crash_at)
         self._after = after

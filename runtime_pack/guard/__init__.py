@@ -184,11 +184,12 @@ class GuardedRuntime:
         offered = {} if spec is None else {spec.name: spec}
         try:
             admission = await self.admit(call, offered, context)
-            if isinstance(admission, Pending):
+            while isinstance(admission, Pending):
                 admission = await self._ask_now(call, admission.request, offered, context)
             if isinstance(admission, Refused):
                 return admission.output
-            return await self.run(call.step, call.call, offered[call.call.name], context)
+            admitted = admission.call or call.call
+            return await self.run(call.step, admitted, offered[admitted.name], context)
         finally:
             run.drop(call.step)
 

@@ -19,7 +19,7 @@ import orjson
 
 from runtime_pack.approvals import ApprovalRequest, Decision, Verdict, digest_arguments
 from runtime_pack.catalog import Executed, ToolOutput, ToolSpec
-from runtime_pack.errors import AuditError, CallCode, EmitterError
+from runtime_pack.errors import AuditError, CallCode, EmitterError, StateRefused
 from runtime_pack.events import EventCode
 from runtime_pack.guard.bounded import TimeUp, bounded, tell
 from runtime_pack.guard.execution import call_context, checked_output, exhausted
@@ -44,6 +44,7 @@ from runtime_pack.records import (
     digest_text,
     step_refused,
 )
+from runtime_pack.seal import check_request, seal_request
 
 __all__ = ("Judge",)
 
@@ -79,6 +80,12 @@ class _Today:
     def reasons(self) -> tuple[str, ...]:
         """Those of the policy, when it is the policy that refuses."""
         return self.verdict.reasons if self.verdict.approval_class is ApprovalClass.DENY else ()
+
+    @property
+    def person_reasons(self) -> tuple[str, ...]:
+        """Those for which a person is to be asked."""
+        asks = self.verdict.approval_class is ApprovalClass.REQUEST_USER
+        return self.verdict.reasons if asks else ()
 
 
 class Judge:
@@ -158,7 +165,9 @@ class Judge:
         verdict = today.verdict
         if verdict.approval_class is ApprovalClass.NOTIFY:
             await self._notify(ingested, verdict)
-        if verdict.approval_class is not ApprovalClass.REQUEST_USER or approved is not None:
+        if approved is not None and not approved.unseen(today.person_reasons):
+            return self._admitted(step, call)
+        if verdict.approval_class is not ApprovalClass.REQUEST_USER:
             return self._admitted(step, call)
         held = _held(call.name, _canonical(ingested.arguments), False)
         self._run.held[step] = held
@@ -363,7 +372,9 @@ class Judge:
             reasons=verdict.reasons,
             created_at=now,
             expires_at=None if lasts == UNLIMITED else now + timedelta(seconds=lasts),
+            reservation=dict.fromkeys(step_buckets(held.tool), 1),
         )
+        request = seal_request(run.seal, request)
         run.record(approval_requested(run.subject(call.step), request))
         run.flush()
         if run.observer is not None:
@@ -411,23 +422,36 @@ class Judge:
 
         An approval never outranks them: an expired request, a tool that is gone or was redefined, a
         policy that now denies, an address that is no longer listed, arguments that no longer fit or a
-        budget that was lowered refuse the call. What runs is what was asked about, from the request.
+        budget that was lowered refuse the call. Where there is a reason to ask by now that the person
+        was not shown, a new request takes the place of this one. What runs is what was asked about,
+        from the request, or what the person made of it.
 
         Raises:
             AuditError: the log could not take the decision; nothing runs.
             EmitterError: the host's emitter raised.
         """
-        run = self._run
-        asked = ToolCall(id=call.id, name=request.tool, arguments=request.arguments)
+        run, edited = self._run, decision.edited_args
+        arguments = request.arguments if edited is None else edited
+        asked = ToolCall(id=call.id, name=request.tool, arguments=arguments)
         ingested = _again(step, asked)
         today, code = await self._ruling(ingested, request, decision, offered, context)
         run.record(approval_decided(run.subject(step), request, decision, code))
         run.flush()
-        if today.refused is None:
-            run.held[step] = _held(request.tool, _canonical(request.arguments), True)
-            return self._admitted(step, ingested.call)
-        run.drop(step)
-        return await self._refuse(ingested, today.refused, today.short, today.reasons)
+        if today.refused is not None:
+            run.drop(step)
+            refused = today.refused if edited is None else _of_an_edit(today.refused)
+            return await self._refuse(ingested, refused, today.short, today.reasons)
+        unseen = request.unseen(today.person_reasons)
+        held = _held(request.tool, _canonical(arguments), not unseen)
+        run.held[step] = held
+        if unseen:
+            # All that was ever a reason: so that asking again comes to an end.
+            verdict = attrs.evolve(today.verdict, reasons=(*request.reasons, *unseen))
+            return self._ask(ingested, held, offered[request.tool], verdict)
+        if today.verdict.approval_class is ApprovalClass.NOTIFY:
+            await self._notify(ingested, today.verdict)
+        admitted = self._admitted(step, asked)
+        return admitted if arguments == call.arguments else Admitted(call=asked)
 
     async def _ruling(
         self,
@@ -437,8 +461,13 @@ class Judge:
         offered: Mapping[str, ToolSpec],
         context: ExecutionContext,
     ) -> tuple[_Today, EventCode]:
-        if digest_arguments(request.arguments) != request.arguments_sha256:
-            text = "The arguments are not those that a person was asked about."
+        try:
+            check_request(self._run.seal, request)
+            genuine = digest_arguments(request.arguments) == request.arguments_sha256
+        except StateRefused:
+            genuine = False
+        if not genuine:
+            text = "The request is not the one that a person was asked about."
             return _Today(refused=refusal(CallCode.POLICY_ERROR, text)), EventCode.APR003D
         if request.expired(self._run.clock.now()):
             text = "The request to a person expired before it was answered."
@@ -457,6 +486,14 @@ def _again(step: str, call: ToolCall) -> IngestedCall:
     """A call that was ingested before, to be judged once more."""
     arguments = call.arguments if isinstance(call.arguments, Mapping) else {}
     return IngestedCall(step=step, call=call, arguments=arguments, raw=None)
+
+
+def _of_an_edit(output: ToolOutput) -> ToolOutput:
+    """The refusal of arguments that a person wrote: the model is told that they are not its own."""
+    told = dict(output.data) if isinstance(output.data, dict) else {}
+    text = f"A person changed the arguments, and then: {told.get('message', 'it was refused')}"
+    told |= {"message": text, "edited": True}
+    return attrs.evolve(output, data=told, text=orjson.dumps(told).decode())
 
 
 def _canonical(arguments: Mapping[str, Json]) -> bytes:

@@ -11,7 +11,9 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from runtime_pack.approvals import ApprovalRequest, Decision, Verdict
+import attrs
+
+from runtime_pack.approvals import ApprovalRequest, Decision, Resolution, Settled, Verdict
 from runtime_pack.catalog import Effects, Executed, ToolSpec, index_catalog
 from runtime_pack.errors import (
     AuditError,
@@ -48,6 +50,7 @@ from runtime_pack.machine import (
     Interrupted,
     Outcome,
     OutcomeKind,
+    Pending,
     Readmit,
     Readmitted,
     Refused,
@@ -72,6 +75,7 @@ from runtime_pack.machine import Event as MachineEvent
 from runtime_pack.messages import Json, ToolMessage, Transcript, UserMessage, clean_text
 from runtime_pack.ports import ContextFactory, ExecutionContext, TurnRequest
 from runtime_pack.records import StepRecord, approval_decided, step_finished
+from runtime_pack.seal import check_request, seal_request
 from runtime_pack.state import RunStore, SavedRun, open_head, spec_from_json
 
 __all__ = ("WRAP_UP_NOTICE", "Drive", "checked_context", "restore")
@@ -83,7 +87,7 @@ WRAP_UP_NOTICE: Final = (
 # After so many calls of a response, whatever else wants to run gets its turn.
 _JUDGED_AT_ONCE: Final = 32
 _LOAD_SECONDS: Final = 30.0
-_EXPIRED: Final = "expired"
+_EXPIRED: Final = "nobody in time"
 _WITHDRAWN: Final = "withdrawn"
 
 
@@ -118,6 +122,9 @@ class Drive:
     ) -> None:
         self.guarded = guarded
         self.run: AgentTaskRun = guarded.task_run
+        if store is not None:
+            # Requests have to be known again by whoever takes the run up from the store.
+            self.run.seal = store.seal
         self.input = turn_input
         self.offered = index_catalog(turn_input.tool_catalog)
         self.context = context
@@ -130,6 +137,7 @@ class Drive:
         self.announced: set[str] = set()
         self.cut: set[str] = set()
         self.running = 0
+        self.entered = False
 
     # ── entering ──────────────────────────────────────────────────────────────────────────────
 
@@ -155,17 +163,49 @@ class Drive:
         over = self._over(message)
         if over is not None:
             return self._result(over, await self._saved())
-        self.decisions = {decision.request_id: decision for decision in decisions}
+        for decision in decisions:
+            # With the first save, or not at all: of two who bring one, one has it.
+            self.keeper.resolve(Resolution(decision=decision, settled=Settled.CLAIMED))
+        self.decisions = self._claimed()
         self.outcome = None
         body: dict[str, Json] = {"revision": self.keeper.revision, "decisions": len(decisions)}
         event = Event(code=EventCode.RUN003O, subject=self.run.subject(), object=body)
-        return await self._drive(event, message)
+        result = await self._drive(event, message)
+        if self.entered or not decisions:
+            return result
+        return await self._overtaken(result, decisions)
+
+    def _claimed(self) -> dict[str, Decision]:
+        """The decisions that are in the saved run, or will be, and were not carried out yet."""
+        return {
+            request_id: resolution.decision
+            for request_id, resolution in self.keeper.resolved.items()
+            if resolution.settled is Settled.CLAIMED
+        }
+
+    async def _overtaken(self, result: LoopResult, decisions: tuple[Decision, ...]) -> LoopResult:
+        """Another process took the run up before anything was done here: what it made of them."""
+        store, stop = self.keeper.store, result.stop
+        if store is None or stop is None or stop.code != StopCode.STATE_CONFLICT:
+            return result
+        try:
+            saved = await bounded(self.run, _LOAD_SECONDS, store.load(self.run.id))
+            open_head(saved, store.seal)
+            self.keeper.resolved = read_rows(saved.rows).resolved
+        # The host's store, or what it holds: the conflict stands without the word of the other one.
+        except Exception:  # noqa: BLE001
+            return result
+        for decision in decisions:
+            problem = self._check_resolved(decision)
+            if problem is not None:
+                return attrs.evolve(result, stop=problem.stop)
+        return result
 
     def _check(
         self, decisions: tuple[Decision, ...], message: str | None, *, abandon: bool
     ) -> Outcome | None:
         pending = self._pending()
-        words: dict[str, Verdict] = {}
+        words: dict[str, Decision] = {}
         for decision in decisions:
             problem = self._check_decision(decision, pending, words)
             if problem is not None:
@@ -176,24 +216,36 @@ class Drive:
         return None
 
     def _check_decision(
-        self, decision: Decision, pending: Mapping[str, Slot], words: dict[str, Verdict]
+        self, decision: Decision, pending: Mapping[str, Slot], words: dict[str, Decision]
     ) -> Outcome | None:
         request_id = decision.request_id
-        earlier = self.keeper.resolved.get(request_id)
-        if earlier == _EXPIRED:
-            text = f"{request_id} was not decided in time"
-            return failure("approval", CallCode.APPROVAL_EXPIRED, text)
-        if earlier is not None:
-            same = earlier == str(decision.verdict)
-            code = StopCode.ALREADY_RESOLVED if same else StopCode.APPROVAL_CONFLICT
-            return failure("approval", code, f"{request_id} was decided: {earlier}")
+        resolved = self._check_resolved(decision)
+        if resolved is not None:
+            return resolved
         if request_id not in pending:
             text = f"no pending request has the id {request_id[:80]!r}"
             return failure("approval", StopCode.APPROVAL_NOT_FOUND, text)
-        if words.setdefault(request_id, decision.verdict) is not decision.verdict:
-            text = f"{request_id} is both approved and denied"
+        if not words.setdefault(request_id, decision).says_the_same(decision):
+            text = f"{request_id} is decided in two ways at once"
             return failure("approval", StopCode.APPROVAL_CONFLICT, text)
         return None
+
+    def _check_resolved(self, decision: Decision) -> Outcome | None:
+        """What a decision on a request that was decided is told: it has no effect."""
+        request_id = decision.request_id
+        earlier = self.keeper.resolved.get(request_id)
+        if earlier is None:
+            return None
+        if earlier.settled is Settled.EXPIRED:
+            text = f"{request_id} was not decided in time"
+            return failure("approval", CallCode.APPROVAL_EXPIRED, text)
+        same = earlier.decision.says_the_same(decision) and earlier.settled is not Settled.WITHDRAWN
+        code = StopCode.ALREADY_RESOLVED if same else StopCode.APPROVAL_CONFLICT
+        text = f"{request_id} was decided: {earlier.decision.verdict}, {earlier.settled}"
+        outcome = failure("approval", code, text)
+        if outcome.stop is None:
+            return outcome
+        return attrs.evolve(outcome, stop=attrs.evolve(outcome.stop, details=earlier.outcome()))
 
     def _over(self, message: str | None) -> Outcome | None:
         """The outcome of a run that nothing follows yet.
@@ -259,8 +311,34 @@ class Drive:
         self.state, self.outcome = restored_state(head, held.results)
         for slot in _slots(self.state):
             self.keeper.taken.setdefault(slot.call.id, 1)
+        self._know_requests(head)
         for slot in _open_slots(self.state):
             self.guarded.hold_again(slot.step, slot.call, ready=slot.status is SlotStatus.ADMITTED)
+
+    def _know_requests(self, head: Mapping[str, Json]) -> None:
+        """Every request in hand carries the seal of the host's key.
+
+        A run that was saved before requests were sealed is sealed as a whole: its requests are what
+        it says, and get their seal now.
+
+        Raises:
+            StateRefused: a request was put there by another hand.
+        """
+        state, seal = self.state, self.run.seal
+        if not isinstance(state, Executing | Waiting):
+            return
+        if head["schema"] != 1:
+            for request in (slot.request for slot in state.slots):
+                if request is not None:
+                    check_request(seal, request)
+            return
+        slots = tuple(
+            slot
+            if slot.request is None
+            else attrs.evolve(slot, request=seal_request(seal, slot.request))
+            for slot in state.slots
+        )
+        self.state = attrs.evolve(state, slots=slots)
 
     # ── driving ───────────────────────────────────────────────────────────────────────────────
 
@@ -276,6 +354,7 @@ class Drive:
             run.flush()
             step = self._entry(message)
             await self._save()
+            self.entered = True
             outcome = await self._until_finished(step)
         except (AuditError, EmitterError, StoreError) as error:
             outcome = _broken(error)
@@ -539,11 +618,7 @@ class Drive:
                 slot.step, slot.call, request, decision, self.offered, self.context
             )
             admissions[slot.step] = admission
-            late = (
-                isinstance(admission, Refused)
-                and admission.output.code == CallCode.APPROVAL_EXPIRED
-            )
-            self.keeper.resolve(request.request_id, _EXPIRED if late else str(decision.verdict))
+            self.keeper.resolve(_resolution(decision, admission))
         return Ruled(admissions=admissions, misbehaving=self.run.over_refused())
 
     async def _decision(self, request: ApprovalRequest) -> Decision | None:
@@ -605,7 +680,7 @@ class Drive:
             )
             subject = self.run.subject(request.step)
             self.run.record(approval_decided(subject, request, word, EventCode.APR004D))
-            self.keeper.resolve(request.request_id, _WITHDRAWN)
+            self.keeper.resolve(Resolution(decision=word, settled=Settled.WITHDRAWN))
 
     def _record_end(self, outcome: Outcome) -> None:
         run, view = self.run, self.run.view()
@@ -647,6 +722,24 @@ class Drive:
             requests=self._requests(),
             state=state,
         )
+
+
+def _resolution(decision: Decision, admission: Admission) -> Resolution:
+    """What came of a decision."""
+    match admission:
+        case Pending(request=request):
+            return Resolution(
+                decision=decision, settled=Settled.ASKED_AGAIN, detail=request.request_id
+            )
+        case Refused(output=output) if output.code == CallCode.APPROVAL_EXPIRED:
+            return Resolution(decision=decision, settled=Settled.EXPIRED)
+        case Refused(output=output) if output.code == CallCode.DENIED_BY_PERSON:
+            return Resolution(decision=decision, settled=Settled.DENIED)
+        case Refused(output=output):
+            code = str(output.code)
+            return Resolution(decision=decision, settled=Settled.REFUSED, detail=code)
+        case _:
+            return Resolution(decision=decision, settled=Settled.ADMITTED)
 
 
 def _lost(result: TurnResult) -> TurnLost:

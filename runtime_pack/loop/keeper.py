@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 import orjson
 
+from runtime_pack.approvals import Resolution, parse_resolution
 from runtime_pack.errors import StateRefused, StoreError
 from runtime_pack.guard import AgentTaskRun
 from runtime_pack.guard.bounded import TimeUp, bounded
@@ -52,7 +53,7 @@ class Taken:
     turn_input: dict[str, Json] = attrs.field(factory=dict)
     messages: list[Message] = attrs.field(factory=list)
     results: dict[str, ToolMessage] = attrs.field(factory=dict)
-    resolved: dict[str, str] = attrs.field(factory=dict)
+    resolved: dict[str, Resolution] = attrs.field(factory=dict)
     steps: list[StepRecord] = attrs.field(factory=list)
     burned: set[str] = attrs.field(factory=set)
 
@@ -66,26 +67,54 @@ def read_rows(rows: Sequence[bytes]) -> Taken:
     taken = Taken()
     for row in rows:
         ((kind, value),) = orjson.loads(row).items()
-        match kind:
-            case "input":
-                taken.turn_input = value
-            case "message":
-                taken.messages.append(message_from_json(value))
-            case "result":
-                result = message_from_json(value)
-                if isinstance(result, ToolMessage):
-                    taken.results[result.call_id] = result
-            case "ref":
-                taken.messages.append(taken.results.pop(value))
-            case "resolved":
-                taken.resolved.update(value)
-            case "step":
-                taken.steps.append(StepRecord.from_json(value))
-            case "burned":
-                taken.burned.update(value)
-            case _:
-                raise StateRefused(f"unknown row {kind!r}")
+        take = _ROWS.get(kind)
+        if take is None:
+            raise StateRefused(f"unknown row {kind!r}")
+        take(taken, value)
     return taken
+
+
+def _take_input(taken: Taken, value: Any) -> None:
+    taken.turn_input = value
+
+
+def _take_message(taken: Taken, value: Any) -> None:
+    taken.messages.append(message_from_json(value))
+
+
+def _take_result(taken: Taken, value: Any) -> None:
+    result = message_from_json(value)
+    if isinstance(result, ToolMessage):
+        taken.results[result.call_id] = result
+
+
+def _take_ref(taken: Taken, value: Any) -> None:
+    taken.messages.append(taken.results.pop(value))
+
+
+def _take_resolved(taken: Taken, value: Any) -> None:
+    for request_id, word in value.items():
+        taken.resolved[request_id] = parse_resolution(request_id, word)
+
+
+def _take_step(taken: Taken, value: Any) -> None:
+    taken.steps.append(StepRecord.from_json(value))
+
+
+def _take_burned(taken: Taken, value: Any) -> None:
+    taken.burned.update(value)
+
+
+# One line a kind of row.
+_ROWS: Final[Mapping[str, Callable[[Taken, Any], None]]] = {
+    "input": _take_input,
+    "message": _take_message,
+    "result": _take_result,
+    "ref": _take_ref,
+    "resolved": _take_resolved,
+    "step": _take_step,
+    "burned": _take_burned,
+}
 
 
 def _checked_revision(revision: object) -> int:
@@ -100,7 +129,7 @@ class Keeper:
     Attributes:
         results: what calls of the batch in hand gave, by call id.
         begun: how often each step of the batch in hand was started.
-        resolved: the word on each request that was decided.
+        resolved: what was decided about each request, and what came of it.
     """
 
     def __init__(
@@ -113,7 +142,7 @@ class Keeper:
         self.taken: dict[str, int] = {}
         self.results: dict[str, ToolMessage] = {}
         self.begun: dict[str, int] = {}
-        self.resolved: dict[str, str] = {}
+        self.resolved: dict[str, Resolution] = {}
         self.revision = 0
         self._rows: list[bytes] = []
         self._row_count = 0
@@ -186,10 +215,11 @@ class Keeper:
         if self.store is not None:
             self._row({"result": message_to_json(result)})
 
-    def resolve(self, request_id: str, word: str) -> None:
+    def resolve(self, resolution: Resolution) -> None:
         """Keep what was decided about a request, so that no second word can undo it."""
-        self.resolved[request_id] = word
-        self._row({"resolved": {request_id: word}})
+        request_id = resolution.decision.request_id
+        self.resolved[request_id] = resolution
+        self._row({"resolved": {request_id: resolution.to_json()}})
 
     def _row(self, body: Mapping[str, Json]) -> None:
         if self.store is not None:
@@ -240,7 +270,7 @@ class Keeper:
             {"input": self.given},
             *({"message": message_to_json(message)} for message in self.messages),
             *({"result": message_to_json(result)} for result in self.results.values()),
-            {"resolved": self.resolved},
+            {"resolved": {name: word.to_json() for name, word in self.resolved.items()}},
         ]
         self._rows = [orjson.dumps(body) for body in bodies]
         self.revision, self._steps_saved, self._row_count = 0, 0, 0

@@ -318,7 +318,8 @@ def test_a19_two_resumes_with_one_approval_run_the_call_once() -> None:
         assert sorted(str(result.kind) for result in results) == ["completed", "error"]
         lost = next(result.stop for result in results if isinstance(result, LoopError))
         assert lost is not None
-        assert lost.code == StopCode.STATE_CONFLICT
+        assert lost.code == StopCode.ALREADY_RESOLVED
+        assert lost.details["verdict"] == "approve"
         assert again.stop is not None
         assert again.stop.code == StopCode.ALREADY_RESOLVED
         assert shelf.ran["t:gate"] == 1

@@ -40,6 +40,7 @@ from runtime_pack import (
 from runtime_pack.catalog import Effects
 from runtime_pack.errors import ContractError, RunConflict, RunNotFound, StateRefused, StoreError
 from runtime_pack.state import (
+    SCHEMA,
     chain_rows,
     open_head,
     seal_head,
@@ -158,7 +159,9 @@ def test_another_key_is_refused() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"schema": 2},
+        {"schema": SCHEMA + 1},
+        {"schema": 0},
+        {"schema": True},
         {"schema": "1"},
         {"schema": None},
         {"format": "other"},
