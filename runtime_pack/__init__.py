@@ -23,6 +23,7 @@ from runtime_pack.errors import (
 )
 from runtime_pack.events import Event, EventCode, EventType
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
+from runtime_pack.kill_switch import KillSwitch
 from runtime_pack.labels import Confidentiality, Integrity, Label
 from runtime_pack.ledger import UNLIMITED, LedgerView
 from runtime_pack.loop import (
@@ -46,6 +47,7 @@ from runtime_pack.loop import (
     TurnLost,
     TurnStarted,
     ViolationReported,
+    cancel_saved_run,
     resume_governed_agent_loop,
     resume_governed_agent_loop_sync,
     run_governed_agent_loop,
@@ -160,6 +162,7 @@ __all__ = (
     "Finished",
     "GuardedRuntime",
     "Integrity",
+    "KillSwitch",
     "Label",
     "LedgerView",
     "LogHead",
@@ -214,6 +217,7 @@ __all__ = (
     "WebSearchProvider",
     "WebToolCaps",
     "build_web_tool_catalog",
+    "cancel_saved_run",
     "catalog_tool",
     "check_request",
     "create_agent_runtime",

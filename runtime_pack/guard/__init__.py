@@ -18,6 +18,7 @@ from runtime_pack.guard.execution import NOT_BEGUN, Execution, exhausted
 from runtime_pack.guard.judge import Judge
 from runtime_pack.guard.task_run import TaskRun
 from runtime_pack.guard.turns import Reserved, TurnResult, Turns
+from runtime_pack.kill_switch import KillSwitch
 from runtime_pack.ledger import TURNS, UNLIMITED
 from runtime_pack.machine import Admission, IngestedCall, Pending, Refused, ingest_call, refusal
 from runtime_pack.messages import Json, ToolCall
@@ -53,6 +54,7 @@ def create_agent_task_run(
     frame: Frame | None = None,
     seal: Seal | None = None,
     chance: Chance | None = None,
+    kill_switch: KillSwitch | None = None,
 ) -> AgentTaskRun:
     """A run of one task under *contract*; wrap the tools with its `guard_runtime`.
 
@@ -67,13 +69,14 @@ def create_agent_task_run(
         frame: fences outputs from outside that are not fenced yet.
         seal: authenticates saved states; a random one seals for this process only.
         chance: spreads the waits before a model is asked again; random when absent.
+        kill_switch: stops this run, and every other that it was given to, once it is thrown.
 
     Raises:
         ContractError: the contract or the id is not valid.
     """
     if not isinstance(contract, TaskContract):
         raise ContractError("contract", "must be a TaskContract")
-    return AgentTaskRun(
+    run = AgentTaskRun(
         contract=contract,
         task=task,
         run_id=run_id,
@@ -84,7 +87,11 @@ def create_agent_task_run(
         frame=frame,
         seal=seal or Seal.random(),
         chance=chance or secrets.SystemRandom().random,
+        kill_switch=kill_switch,
     )
+    if kill_switch is not None:
+        kill_switch.register(run)
+    return run
 
 
 class AgentTaskRun(TaskRun):

@@ -57,12 +57,13 @@ _CODE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}\Z")
 class Recorder:
     """What a tool may write to the log: that the policy stopped something in its own step."""
 
-    __slots__ = ("_run", "_step", "_thread")
+    __slots__ = ("_run", "_step", "_thread", "over")
 
     def __init__(self, run: TaskRun, step: str) -> None:
         self._run = run
         self._step = step
         self._thread = threading.get_ident()
+        self.over = False
 
     def __call__(self, event: Event) -> None:
         """Record the event.
@@ -79,7 +80,10 @@ class Recorder:
         subject = event.subject
         if subject.get("run") != self._run.id or subject.get("step") != self._step:
             raise ContractError("record", "the event is of another run or step")
-        self._run.record(event)
+        if self.over:
+            self._run.record_late(event)
+        else:
+            self._run.record(event)
 
 
 def call_context(
@@ -137,7 +141,7 @@ class Execution:
             raise ContractError("step", f"{step!r} was not admitted for this call")
         if not _is_as_judged(call, held):
             return self._changed(step, call, held, attempt)
-        if run.interrupt is not None:
+        if run.is_interrupted():
             return NOT_BEGUN
         record = self._record(step, call, held, attempt)
         subject = run.subject(step, call.id)
@@ -155,9 +159,12 @@ class Execution:
             run.observer.call_started(record)
         # The outcome of a call that an exception tears apart is not known.
         output = OUTCOME_UNKNOWN
+        inside = self._inside(held, step, call, context)
         try:
-            output = await self._call(spec, held, self._inside(held, step, call, context), begun)
+            output = await self._call(spec, held, inside, begun)
         finally:
+            if isinstance(inside.record, Recorder):
+                inside.record.over = True
             if output is CUT and resumable and run.interrupt_resumable:
                 run.steps.remove(record)
             else:

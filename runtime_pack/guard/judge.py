@@ -388,7 +388,7 @@ class Judge:
         that raises, answers about another request or with anything but a decision has not decided.
         """
         run, approver = self._run, self._run.approver
-        if approver is None or run.interrupt is not None:
+        if approver is None or run.is_interrupted():
             return None
         left = None
         if request.expires_at is not None:

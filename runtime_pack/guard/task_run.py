@@ -21,6 +21,7 @@ from runtime_pack.audit.verify import LogHead
 from runtime_pack.errors import ContractError, StopCode
 from runtime_pack.events import Event, EventType
 from runtime_pack.guard.observer import Observer
+from runtime_pack.kill_switch import KillSwitch
 from runtime_pack.labels import CLEAN
 from runtime_pack.ledger import (
     UNLIMITED,
@@ -128,6 +129,7 @@ class TaskRun:
         clock: Clock,
         frame: Frame | None,
         seal: Seal,
+        kill_switch: KillSwitch | None,
         chance: Chance,
     ) -> None:
         self.contract = contract
@@ -139,6 +141,7 @@ class TaskRun:
         self.clock = clock
         self.frame = frame
         self.seal = seal
+        self.kill_switch = kill_switch
         self.chance = chance
         self.ledger = Ledger(contract.limits())
         self.steps: list[StepRecord] = []
@@ -202,8 +205,13 @@ class TaskRun:
         if loop is None or not loop.is_running() or loop is _running_loop():
             self._stop(outcome, resumable=resumable, mode=mode)
             return
-        # From another thread: the loop that drives the run does it, in its turn.
-        loop.call_soon_threadsafe(partial(self._stop, outcome, resumable=resumable, mode=mode))
+        stop = partial(self._stop, outcome, resumable=resumable, mode=mode)
+        try:
+            # From another thread: the loop that drives the run does it, in its turn.
+            loop.call_soon_threadsafe(stop)
+        except RuntimeError:
+            # It was closed meanwhile: nothing runs that could be disturbed.
+            stop()
 
     def _stop(self, outcome: Outcome, *, resumable: bool, mode: str) -> None:
         if self.interrupt is not None and not self.interrupt_resumable:
@@ -216,7 +224,10 @@ class TaskRun:
                 scope.stop_soon()
 
     def is_interrupted(self) -> bool:
-        """Whether `cancel` or `pause` was called and the run has not stopped for it yet."""
+        """Whether `cancel` or `pause` was called, or the kill switch thrown, and the run still goes."""
+        switch = self.kill_switch
+        if switch is not None and (self.interrupt is None or self.interrupt_resumable):
+            switch.heed(self)
         return self.interrupt is not None
 
     def pause_took_effect(self) -> None:
@@ -361,6 +372,16 @@ class TaskRun:
                 self.audit.flush()
         if violation and self.observer is not None:
             self.observer.violation(event)
+
+    def record_late(self, event: Event) -> None:
+        """Write a violation of a call that has ended already: the log gets it, the run is as it was.
+
+        Raises:
+            AuditError: the log could not take it.
+        """
+        if self.audit is not None:
+            self.audit.append(event)
+            self.audit.flush()
 
     def flush(self) -> None:
         """Write what was recorded to the file.

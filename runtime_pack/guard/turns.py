@@ -97,7 +97,7 @@ class Turns:
             EmitterError: the host's emitter raised.
         """
         run, step = self._run, reserved.step
-        if run.interrupt is not None:
+        if run.is_interrupted():
             run.ledger.release(reserved.bucket)
             return TurnResult(lost=run.interrupt)
         leave = run.ledger.settle

@@ -13,8 +13,15 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import Unpack
 
 from runtime_pack.approvals import Decision
+from runtime_pack.audit.log import AuditLog
 from runtime_pack.loop.blocking import drive_here, iterate, refuse_running_loop
-from runtime_pack.loop.entry import ResumeOptions, RunOptions, prepare_resume, prepare_run
+from runtime_pack.loop.entry import (
+    ResumeOptions,
+    RunOptions,
+    call_off,
+    prepare_resume,
+    prepare_run,
+)
 from runtime_pack.loop.results import (
     ApprovalRequired,
     Cancelled,
@@ -67,6 +74,7 @@ __all__ = (
     "TurnLost",
     "TurnStarted",
     "ViolationReported",
+    "cancel_saved_run",
     "resume_governed_agent_loop",
     "resume_governed_agent_loop_sync",
     "run_governed_agent_loop",
@@ -162,6 +170,25 @@ async def resume_governed_agent_loop(
         abandon=abandon,
     )
     return await entry.go()
+
+
+async def cancel_saved_run(
+    *, store: RunStore, run_id: str, reason: str, audit: AuditLog | None = None
+) -> LoopResult:
+    """End a saved run for good: its requests are withdrawn, and nothing of it runs or is asked.
+
+    A process that drives the run at this moment is stopped by its next save, before what that
+    save was to cover. A run that is over is left as it ended.
+
+    Returns:
+        `Cancelled`, or what the run had ended with; a `LoopError` if another process moved the run
+        on meanwhile (STATE_CONFLICT: try again) or it is not authentic (STATE_INTEGRITY).
+
+    Raises:
+        RunNotFound: the store has no such run.
+        StoreError: the store could not be read.
+    """
+    return await call_off(store, run_id, reason, audit)
 
 
 def stream_governed_agent_loop(

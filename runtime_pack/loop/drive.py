@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import attrs
@@ -200,6 +201,20 @@ class Drive:
             if problem is not None:
                 return attrs.evolve(result, stop=problem.stop)
         return result
+
+    async def call_off(self, reason: str) -> LoopResult:
+        """End a saved run, if it is not over, without taking it up."""
+        ended = self.state.outcome if isinstance(self.state, Ended) else None
+        if ended is not None and ended.kind is not OutcomeKind.SUSPENDED:
+            return self._result(ended, await self._saved())
+        if ended is not None:
+            # It waits for the host, and every message of it is committed.
+            self.state = Thinking()
+        self.run.cancel(reason)
+        self.outcome = None
+        body: dict[str, Json] = {"revision": self.keeper.revision, "decisions": 0}
+        event = Event(code=EventCode.RUN003O, subject=self.run.subject(), object=body)
+        return await self._drive(event, None)
 
     def _check(
         self, decisions: tuple[Decision, ...], message: str | None, *, abandon: bool
@@ -399,10 +414,14 @@ class Drive:
             run.begin_activity()
 
     def _held_up(self, command: Command) -> Interrupted | None:
-        """An interruption takes effect before the next thing that would cost something."""
+        """An interruption takes effect before the next thing that would cost something.
+
+        What ends for good is not judged any more either.
+        """
         if isinstance(command, AskModel | Execute | AskPeople):
             return self._interruption()
-        return None
+        final = not self.run.interrupt_resumable
+        return self._interruption() if final and isinstance(command, Classify | Readmit) else None
 
     def _cut_short(self, event: MachineEvent) -> Interrupted | None:
         """An interruption that stopped the step in hand; what it leaves is taken up later."""
@@ -422,6 +441,7 @@ class Drive:
             return None
         if not run.interrupt_resumable:
             self._withdraw_requests()
+            self._close_doubtful(frozenset(self.keeper.begun))
         return Interrupted(
             outcome=run.interrupt,
             resumable=run.interrupt_resumable,
@@ -508,6 +528,16 @@ class Drive:
         harmless = spec is not None and spec.effects is not Effects.ONCE
         return slot.step in self.keeper.begun and not harmless
 
+    def _close_doubtful(self, steps: AbstractSet[str]) -> None:
+        """Record what was started and will never have a result: it counts as used.
+
+        Raises:
+            AuditError: the log could not take it.
+        """
+        for slot in _open_slots(self.state):
+            if slot.step in steps and slot.step in self.run.held:
+                self._unknown(slot)
+
     def _unknown(self, slot: Slot) -> Refused:
         run, attempt = self.run, self.keeper.begun[slot.step]
         record = StepRecord(
@@ -558,8 +588,7 @@ class Drive:
     def _executed(self, results: Mapping[str, ToolMessage]) -> ExecutedCalls:
         if not self.run.interrupt_resumable:
             # A pause that a cancel overtook: what it cut will not be taken up.
-            for step in self.cut & self.run.held.keys():
-                self.run.settle(step)
+            self._close_doubtful(self.cut & self.keeper.begun.keys())
         return ExecutedCalls(results=results, misbehaving=self.run.over_refused())
 
     def _announce(self, slot: Slot) -> None:

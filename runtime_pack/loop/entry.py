@@ -5,24 +5,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NotRequired, TypedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NotRequired, TypedDict
 
 import attrs
 
 from runtime_pack.approvals import Decision
-from runtime_pack.catalog import ToolSpec
+from runtime_pack.audit.log import AuditLog
+from runtime_pack.catalog import ToolOutput, ToolSpec
 from runtime_pack.errors import ContractError, StateRefused, StopCode
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
 from runtime_pack.ledger import TURNS, UNLIMITED, parse_count
 from runtime_pack.loop.drive import Drive, checked_context, restore
 from runtime_pack.loop.results import LoopError, LoopResult, TurnInput
 from runtime_pack.machine import OutcomeKind, Stop
+from runtime_pack.messages import Json
 from runtime_pack.policy import TaskContract
-from runtime_pack.ports import ContextFactory, ToolRuntime
+from runtime_pack.ports import ContextFactory, ExecutionContext, ToolRuntime
 from runtime_pack.state import RunStore
 
-__all__ = ("Entry", "ResumeOptions", "RunOptions", "prepare_resume", "prepare_run")
+__all__ = ("Entry", "ResumeOptions", "RunOptions", "call_off", "prepare_resume", "prepare_run")
+
+# Of each limit the saved one holds.
+_ANY: Final = TaskContract(
+    max_steps=UNLIMITED,
+    max_turns=UNLIMITED,
+    max_duration_seconds=UNLIMITED,
+    max_refused=UNLIMITED,
+)
 
 
 class RunOptions(TypedDict):
@@ -126,6 +136,35 @@ def prepare_resume(
             return _refused_result(guarded, run_id, str(error))
 
     return Entry(run, take_up)
+
+
+async def call_off(store: RunStore, run_id: str, reason: str, audit: AuditLog | None) -> LoopResult:
+    """End a saved run that nobody drives; see `cancel_saved_run`.
+
+    Raises:
+        RunNotFound: the store has no such run.
+        StoreError: the store could not be read.
+    """
+    run = create_agent_task_run(_ANY, audit=audit, seal=store.seal)
+    guarded = run.guard_runtime(_NoTools())
+    saved = await store.load(run_id)
+    run.enter()
+    try:
+        return await restore(guarded, saved, ExecutionContext(), store).call_off(reason)
+    except StateRefused as error:
+        return _refused_result(guarded, run_id, str(error))
+    finally:
+        run.leave()
+
+
+class _NoTools:
+    """A runtime in which nothing can run."""
+
+    async def execute_tool(
+        self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
+    ) -> ToolOutput:
+        del arguments, context
+        raise ContractError(name, "cannot run: the run is being called off")
 
 
 def _guarded(runtime: ToolRuntime) -> GuardedRuntime:
