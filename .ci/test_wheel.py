@@ -141,10 +141,10 @@ def tell(number: int, python: str, wheel: Path, scratch: Path) -> int:
     """Test on one interpreter and print what was printed; 1 when it failed."""
     code = 0
     try:
-        printed = test(number, python, wheel, scratch)
+        said = test(number, python, wheel, scratch)
     except Failed as failed:
-        printed, code = str(failed), 1
-    print(f"== the wheel on {python}\n{printed}", flush=True)
+        said, code = str(failed), 1
+    print(f"== the wheel on {python}\n{said}", flush=True)
     return code
 
 
