@@ -130,6 +130,15 @@ def _declared_class(word: ApprovalClass | str) -> ApprovalClass:
     return parse_class("approval_class", word)
 
 
+def _names(value: object) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ContractError("cosmetic", "is a list of parameter names")
+    names = tuple(value)
+    if not all(isinstance(name, str) for name in names):
+        raise ContractError("cosmetic", "holds something that is not a name")
+    return names
+
+
 @attrs.frozen(kw_only=True)
 class ToolSpec:
     """One tool as it is offered to the model.
@@ -140,6 +149,9 @@ class ToolSpec:
         timeout_seconds: the longest one call may take; the run's remaining time is the other bound.
         effects: what a second run would do; decides what happens to a call in doubt.
         approval_class: what the tool itself asks for; a policy can only ask for more.
+        poll: the tool is asked until something changes: its repeated calls run.
+        cosmetic: parameters that do not make a call another one, such as a note on why.
+        exclusive: no other call of the same response runs beside it.
         invalid_code: the tool's own code for arguments that do not fit.
         sha256: digest of the definition as it was made; approvals are bound to it.
         floor_label: the best label that an output of this tool can have.
@@ -158,6 +170,9 @@ class ToolSpec:
     approval_class: ApprovalClass = attrs.field(
         default=ApprovalClass.AUTO, converter=_declared_class
     )
+    poll: bool = False
+    cosmetic: tuple[str, ...] = attrs.field(default=(), converter=_names)
+    exclusive: bool = False
     check: Check = attrs.field(init=False, repr=False, eq=False)
     sha256: str = attrs.field(init=False, repr=False, eq=False)
     floor_label: Label = attrs.field(init=False, repr=False, eq=False)
@@ -171,6 +186,13 @@ class ToolSpec:
             object.__setattr__(self, "check", compile_schema(self.parameters))
         except SchemaError as error:
             raise ContractError(f"{self.name}.parameters", str(error)) from error
+        for word, value in (("poll", self.poll), ("exclusive", self.exclusive)):
+            if not isinstance(value, bool):
+                raise ContractError(f"{self.name}.{word}", "must be True or False")
+        known = self.parameters.get("properties", {})
+        for name in self.cosmetic:
+            if not isinstance(known, Mapping) or name not in known:
+                raise ContractError(f"{self.name}.cosmetic", f"{name!r} is no parameter")
         external = self.output_trust is Integrity.EXTERNAL
         object.__setattr__(self, "floor_label", UNLABELLED if external else _INTERNAL)
         try:
@@ -195,6 +217,12 @@ class ToolSpec:
         }
         if self.approval_class is not ApprovalClass.AUTO:
             body["approval_class"] = str(self.approval_class)
+        if self.poll:
+            body["poll"] = True
+        if self.cosmetic:
+            body["cosmetic"] = list(self.cosmetic)
+        if self.exclusive:
+            body["exclusive"] = True
         return body
 
 

@@ -55,6 +55,10 @@ CALL_ROWS: Final[Mapping[CallCode, CodeRow]] = {
     CallCode.APPROVAL_EXPIRED: CodeRow(
         "The request was not answered in time.", "Let the model ask again."
     ),
+    CallCode.REPEATED_CALL: CodeRow(
+        "The same call gave the same result twice running; it was answered from the record.",
+        "Declare `poll=True` for a tool that is asked until something changes.",
+    ),
     CallCode.TIMEOUT: CodeRow(
         "The call did not end in its time; whether it took effect is unknown.",
         "Raise `timeout_seconds` of the tool.",
@@ -85,6 +89,10 @@ STOP_ROWS: Final[Mapping[StopCode, CodeRow]] = {
     ),
     StopCode.MODEL_MISBEHAVING: CodeRow(
         "Too many calls were refused.", "Look at the model and at the refused steps."
+    ),
+    StopCode.NO_PROGRESS: CodeRow(
+        "The model went in circles: it repeated a call that was answered from the record twice.",
+        "Look at the last calls; ask otherwise, or offer another tool.",
     ),
     StopCode.MODEL_ERROR: CodeRow(
         "The model's adapter failed, or the provider gave no response in `max_attempts` requests.",

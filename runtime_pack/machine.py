@@ -251,10 +251,14 @@ class Admitted:
 
 @attrs.frozen(kw_only=True)
 class Refused:
-    """The call does not run. `shortfall` is set when a budget refused it."""
+    """The call does not run. `shortfall` is set when a budget refused it.
+
+    `stuck` says that the model goes in circles: the run ends after this batch.
+    """
 
     output: ToolOutput
     shortfall: Shortfall | None = None
+    stuck: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -290,6 +294,7 @@ class Slot:
     request: ApprovalRequest | None = None
     ran: bool = False
     shortfall: Shortfall | None = None
+    stuck: bool = False
 
 
 # ── states ────────────────────────────────────────────────────────────────────────────────────
@@ -652,13 +657,14 @@ def _slot(
             )
         case Pending(request=request):
             return Slot(step=step, call=call, status=SlotStatus.PENDING, request=request)
-        case Refused(output=output, shortfall=shortfall):
+        case Refused(output=output, shortfall=shortfall, stuck=stuck):
             return Slot(
                 step=step,
                 call=call,
                 status=SlotStatus.DONE,
                 result=result_message(call, output),
                 shortfall=shortfall,
+                stuck=stuck,
             )
 
 
@@ -725,6 +731,9 @@ def _settle(
     short = _shortfall(slots)
     if short is not None:
         return _stop_for_budget(rules, barren, short, commit)
+    if any(slot.stuck for slot in slots):
+        outcome = failure("loop", StopCode.NO_PROGRESS, "The model repeats calls in circles.")
+        return Step(Ended(outcome=outcome), (commit, Finish(outcome=outcome)))
     if misbehaving:
         outcome = _misbehaving("More calls were refused than the contract allows.")
         return Step(Ended(outcome=outcome), (commit, Finish(outcome=outcome)))

@@ -138,7 +138,9 @@ def _batch(at: str, barren: int, text: str, slots: tuple[Slot, ...]) -> dict[str
 def _slot_to_json(slot: Slot) -> dict[str, Json]:
     """Results that a tool gave are rows, found by call id; only refusals stand in the head."""
     result = None if slot.ran or slot.result is None else message_to_json(slot.result)
-    return {
+    # Written where it is so only: heads of earlier versions do not know it.
+    stuck: dict[str, Json] = {"stuck": True} if slot.stuck else {}
+    return stuck | {
         "step": slot.step,
         "call": {"id": slot.call.id, "name": slot.call.name, "arguments": slot.call.arguments},
         "status": str(slot.status),
@@ -219,6 +221,7 @@ def _read_slot(value: dict[str, Json], results: Mapping[str, ToolMessage]) -> Sl
         result=result,
         request=None if request is None else ApprovalRequest.from_json(_object(request)),
         shortfall=None if value["stop"] is None else Shortfall.from_json(_object(value["stop"])),
+        stuck=value.get("stuck") is True,
     )
 
 
@@ -284,6 +287,9 @@ def spec_from_json(value: object) -> ToolSpec:
             timeout_seconds=_number(fields["timeout_seconds"]),
             effects=Effects(str(fields["effects"])),
             invalid_code=str(fields["invalid_code"]),
+            poll=fields.get("poll") is True,
+            exclusive=fields.get("exclusive") is True,
+            cosmetic=fields.get("cosmetic") or (),
             approval_class=ApprovalClass(str(fields.get("approval_class", ApprovalClass.AUTO))),
         )
     except (KeyError, TypeError, ValueError, ContractError) as error:

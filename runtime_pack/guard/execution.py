@@ -24,6 +24,7 @@ from runtime_pack.machine import refusal
 from runtime_pack.messages import ToolCall, clean_text
 from runtime_pack.ports import ExecutionContext, FramingRuntime, ToolRuntime
 from runtime_pack.records import StepRecord, Subject, step_finished, step_started
+from runtime_pack.repeats import Recorded
 
 __all__ = (
     "CUT",
@@ -171,6 +172,8 @@ class Execution:
                 run.settle(step)
             self._finish(record, subject, output, begun)
         run.label = join(run.label, output.label)
+        if output is not CUT:
+            run.repeats.settle(step, Recorded(output.text, output.ok, output.label))
         return output
 
     def _changed(self, step: str, call: ToolCall, held: Held, attempt: int) -> ToolOutput:

@@ -44,6 +44,7 @@ from runtime_pack.records import (
     digest_text,
     step_refused,
 )
+from runtime_pack.repeats import Stuck, fingerprint_of
 from runtime_pack.seal import check_request, seal_request
 
 __all__ = ("Judge",)
@@ -53,6 +54,14 @@ _ADMITTED: Final = Admitted()
 _FREE: Final = ClassVerdict(approval_class=ApprovalClass.AUTO)
 _UNDECIDED: Final = ClassVerdict(
     approval_class=ApprovalClass.DENY, reasons=("a predicate took too long",), failed=True
+)
+_SAME: Final = refusal(
+    CallCode.REPEATED_CALL,
+    "The same call gave the same result twice running, so it was not run again. "
+    "The result stands below; go on from it, or ask for something else.",
+)
+_CIRCLE: Final = refusal(
+    CallCode.REPEATED_CALL, "The same call was answered from the record twice; the run ends here."
 )
 _UNTOLD: Final = refusal(
     CallCode.POLICY_ERROR, "The host has to be told of this call, and nobody is there to be told."
@@ -112,10 +121,17 @@ class Judge:
         # What is judged is fixed here: the host's checks below see the same object as the history.
         body = _canonical(call.arguments)
         inside = call_context(run, context, call.step, call.call)
-        refused = await self._fault(call, offered, inside)
+        refused = self._form_fault(call, offered)
         if refused is not None:
             return await self._refuse(call, refused)
-        verdict = await self._class_of(offered[name], call.arguments)
+        spec = offered[name]
+        repeated = await self._repeated(call, spec)
+        if repeated is not None:
+            return repeated
+        refused = await self._preflight(name, call.arguments, inside)
+        if refused is not None:
+            return await self._refuse(call, refused)
+        verdict = await self._class_of(spec, call.arguments)
         if verdict.approval_class is ApprovalClass.DENY:
             return await self._refuse(call, _denied(verdict), reasons=verdict.reasons)
         ready = verdict.approval_class is not ApprovalClass.REQUEST_USER
@@ -177,6 +193,13 @@ class Judge:
         self, call: IngestedCall, offered: Mapping[str, ToolSpec], inside: ExecutionContext
     ) -> ToolOutput | None:
         """What refuses a call before policy and budget are asked; None when nothing does."""
+        refused = self._form_fault(call, offered)
+        if refused is not None:
+            return refused
+        return await self._preflight(call.call.name, call.arguments, inside)
+
+    def _form_fault(self, call: IngestedCall, offered: Mapping[str, ToolSpec]) -> ToolOutput | None:
+        """What is wrong with the form of a call; None when nothing is."""
         if call.cut:
             return call.fault
         spec = offered.get(call.call.name)
@@ -194,18 +217,33 @@ class Judge:
             # A code of the tool's own keeps the word of its own table: it is not retryable.
             ours = spec.invalid_code == CallCode.INVALID_ARGUMENTS
             return refusal(spec.invalid_code, text, retryable=ours, details={"faults": shown})
-        if self._knowing is None:
+        return None
+
+    async def _repeated(self, call: IngestedCall, spec: ToolSpec) -> Refused | None:
+        """A call that goes in a circle: answered from the record, or the end of the run.
+
+        A caller that is no model may ask as often as it likes: it is not told what to do instead.
+        """
+        if not call.step.startswith("t"):
             return None
-        return await self._preflight(self._knowing, spec.name, call.arguments, inside)
+        asked, repeats = fingerprint_of(spec.name, call.arguments, spec.cosmetic), self._run.repeats
+        again = None if spec.poll else repeats.judge(asked, call.step, self._run.burned)
+        if again is None:
+            repeats.note(asked, call.step, call.call.id)
+            return None
+        if isinstance(again, Stuck):
+            return attrs.evolve(await self._refuse(call, _CIRCLE), stuck=True)
+        text = f"{_SAME.text}\n{again.text}"
+        output = attrs.evolve(_SAME, ok=again.ok, text=text, label=again.label)
+        return await self._refuse(call, output)
 
     async def _preflight(
-        self,
-        runtime: PreflightRuntime,
-        name: str,
-        arguments: Mapping[str, Json],
-        context: ExecutionContext,
+        self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
     ) -> ToolOutput | None:
         """The runtime's own word on a call before it costs anything; None to go on."""
+        runtime = self._knowing
+        if runtime is None:
+            return None
         own = orjson.loads(_canonical(arguments))
         try:
             work = runtime.preflight(name, own, context)
@@ -330,7 +368,7 @@ class Judge:
             call_id=call.call.id,
             admitted=False,
             executed=Executed.NO,
-            ok=False,
+            ok=output.ok,
             code=str(output.code),
             args_sha256=digest_arguments(call.arguments) if unread is None else digest_text(unread),
             label=run.label,

@@ -36,6 +36,7 @@ from runtime_pack.messages import Json, clean_text
 from runtime_pack.policy import TaskContract
 from runtime_pack.ports import Approver, Chance, Clock, Emitter, ExecutionContext, Frame
 from runtime_pack.records import StepRecord, log_word
+from runtime_pack.repeats import Repeats
 from runtime_pack.seal import Seal
 
 __all__ = ("GRACE_SECONDS", "Held", "TaskRun", "checked_id")
@@ -157,6 +158,7 @@ class TaskRun:
         self.policy_sha256 = contract.tool_policy.sha256
         self.held: dict[str, Held] = {}
         self.observer: Observer | None = None
+        self.repeats = Repeats()
         self._scopes: set[Scope] = set()
         self._abandoned: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None

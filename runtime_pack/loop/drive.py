@@ -313,6 +313,7 @@ class Drive:
             if isinstance(command, Commit):
                 self.keeper.commit(command.messages)
         self.keeper.append(UserMessage(text=clean_text(message)))
+        self.run.repeats.clear()
         self.state = Thinking()
         return resume(self.state)
 

@@ -176,8 +176,12 @@ class Keeper:
         run.burned |= held.burned
         self._burned_saved = set(held.burned)
         self.messages, self.results, self.resolved = held.messages, held.results, held.resolved
+        results = dict(held.results)
         for message in held.messages:
             self._take(message)
+            if isinstance(message, ToolMessage):
+                results[message.call_id] = message
+        run.repeats.restore(head.get("repeats") or (), results)
         self.revision, self._row_count = saved.revision, len(saved.rows)
         self._chain = str(head["rows_sha256"])
         self.begun = {str(step): int(n) for step, n in head["begun"].items()}
@@ -312,6 +316,7 @@ class Keeper:
             "refusals": run.refusals_json(),
             "label": run.label.to_json(),
             "policy_sha256": run.policy_sha256,
+            "repeats": run.repeats.to_json(),
             "begun": dict(self.begun),
             "audit_head": None if run.head is None else str(run.head),
             "audit_log": None if run.audit is None else str(run.audit.path.resolve()),

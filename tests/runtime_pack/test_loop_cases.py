@@ -199,7 +199,9 @@ def test_b20_a_run_without_options_is_limited() -> None:
     """A model that never stops is stopped by the documented default of twenty turns."""
     shelf = ToolShelf().add("t:echo")
 
-    result, model = asyncio.run(started([many(1)] * 20 + [reply()], shelf, TaskContract()))
+    script = [calls(("a", "t:echo", {"x": str(number)})) for number in range(20)]
+
+    result, model = asyncio.run(started([*script, reply()], shelf, TaskContract()))
 
     assert len(model.requests) == 21
     assert isinstance(result, Suspended)
@@ -524,8 +526,9 @@ def test_duplicate_ids_get_a_suffix_and_each_its_result() -> None:
     """Three calls of one id are three calls; an id of an earlier turn is taken too."""
     shelf = ToolShelf().add("t:echo")
     same = calls(("a", "t:echo", "{}"), ("a", "t:echo", "{}"), ("a", "t:echo", "{}"))
+    once = calls(("c0", "t:echo", {"x": "another"}))
 
-    result, _ = asyncio.run(started([same, many(1), same, reply()], shelf, TaskContract()))
+    result, _ = asyncio.run(started([same, once, same, reply()], shelf, TaskContract()))
 
     ids = [m.call_id for m in result.messages if isinstance(m, ToolMessage)]
     assert ids == ["a", "a-2", "a-3", "c0", "a-4", "a-5", "a-6"]

@@ -366,7 +366,7 @@ def test_a_pending_call_is_told_and_its_run_taken_up_as_a_stream() -> None:
 @pytest.mark.parametrize(("warn_at", "at"), [(0.8, 4), (0.5, 3), (1, 5)])
 def test_a_budget_warns_once(warn_at: float, at: int) -> None:
     """Each budget is warned of when that part of it is taken, and never again."""
-    script = [calls((f"c{n}", "t:tool", "{}")) for n in range(5)]
+    script = [calls((f"c{n}", "t:tool", {"x": str(n)})) for n in range(5)]
     stage = Stage(
         model=ScriptedModel([*script, reply()]),
         shelf=ToolShelf().add("t:tool"),
@@ -470,7 +470,7 @@ def test_a_slow_reader_holds_the_run_and_is_not_charged_to_it() -> None:
 
     async def scenario() -> None:
         clock = MovableClock()
-        script = [calls((f"c{n}", "t:tool", "{}")) for n in range(5)]
+        script = [calls((f"c{n}", "t:tool", {"x": str(n)})) for n in range(5)]
         stage = Stage(
             model=ScriptedModel([*script, reply()]),
             shelf=ToolShelf().add("t:tool"),

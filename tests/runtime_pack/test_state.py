@@ -417,7 +417,8 @@ def test_saving_costs_what_is_new(tmp_path: Path) -> None:
             contract=TaskContract(max_turns=60, max_steps=60),
             store=where,
         )
-        result = await there.play(*[calls(("a", "t:echo", "{}"))] * 50, reply())
+        script = [calls(("a", "t:echo", {"x": str(number)})) for number in range(50)]
+        result = await there.play(*script, reply())
         saved = await where.load(result.run_id)
 
         assert max(where.heads[-20:]) < max(where.heads[:20]) + 60
