@@ -17,6 +17,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,10 @@ _CLONE_NEWIPC: Final = 0x0800_0000
 _CLONE_NEWUSER: Final = 0x1000_0000
 _CLONE_NEWPID: Final = 0x2000_0000
 _CLONE_NEWNET: Final = 0x4000_0000
-# Source: linux/mount.h.
+# Source: linux/mount.h, linux/fcntl.h.
+_MOUNT_ATTR_SAFE_READ_ONLY: Final = 0b1111  # read-only, no set-id, no devices, no execution
+_AT_FDCWD: Final = -100
+_AT_RECURSIVE: Final = 0x8000
 _MS_RDONLY: Final = 1
 _MS_NOSUID: Final = 2
 _MS_NODEV: Final = 4
@@ -65,6 +69,7 @@ _CAPABILITIES_AT_MOST: Final = 64
 _SYS_CAPSET: Final = {"x86_64": 126, "aarch64": 91}
 _SYS_SECCOMP: Final = {"x86_64": 317, "aarch64": 277}
 # The same on every machine. Source: asm-generic/unistd.h and syscall_64.tbl.
+_SYS_MOUNT_SETATTR: Final = 442
 _SYS_LANDLOCK_CREATE_RULESET: Final = 444
 _SYS_LANDLOCK_ADD_RULE: Final = 445
 _SYS_LANDLOCK_RESTRICT_SELF: Final = 446
@@ -299,13 +304,47 @@ def _mounts(control: _Control) -> list[str]:
     # The kernel lets root's id write these without any capability: `core_pattern` alone would be a
     # program that root runs, outside.
     if os.getuid() == 0:
-        try:
-            _mount("/proc/sys", "/proc/sys", None, _MS_BIND | _MS_REC)
-            for place in ("/proc/sys", "/sys"):
-                _mount(None, place, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | safe)
-        except OSError as error:
-            notes.append(f"kernel settings under /proc/sys can be written ({_told(error)})")
+        for place in (*_kernel_places(), Path("/sys")):
+            try:
+                _make_read_only(place, bind=place != Path("/sys"))
+            except OSError as error:
+                notes.append(f"kernel settings at {place} can be written ({_told(error)})")
     return notes
+
+
+def _kernel_places() -> list[Path]:
+    """The entries of /proc that belong to no process and are, or hold, files to be written."""
+    found = []
+    for entry in sorted(Path("/proc").iterdir()):
+        # `self`, `net` and `mounts` lead into the folder of a process.
+        if entry.name.isdigit() or entry.is_symlink():
+            continue
+        mode = entry.lstat().st_mode
+        if stat.S_ISDIR(mode) or mode & 0o222:
+            found.append(entry)
+    return found
+
+
+def _make_read_only(place: Path, *, bind: bool) -> None:
+    """With everything that is mounted below it."""
+    if bind:
+        _mount(str(place), str(place), None, _MS_BIND | _MS_REC)
+    attributes = struct.pack("=QQQQ", _MOUNT_ATTR_SAFE_READ_ONLY, 0, 0, 0)
+    try:
+        _syscall(
+            _SYS_MOUNT_SETATTR,
+            _AT_FDCWD,
+            os.fsencode(place),
+            _AT_RECURSIVE,
+            attributes,
+            len(attributes),
+        )
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        # Before Linux 5.12: this one mount alone.
+        flags = _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+        _mount(None, str(place), None, flags)
 
 
 def _raise_loopback(control: _Control) -> None:

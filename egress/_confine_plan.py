@@ -17,6 +17,7 @@ __all__ = (
     "KernelFacts",
     "Probe",
     "StandardStream",
+    "StreamKind",
     "boundary_limits",
     "choose_boundary",
     "failed_probes",
@@ -54,23 +55,29 @@ class KernelFacts:
     user_id: int
 
 
+class StreamKind(StrEnum):
+    """What an inherited descriptor is."""
+
+    CLOSED = "closed"
+    FILE = "a file"
+    PIPE = "a pipe"
+    TERMINAL = "a terminal"
+    MEMORY = "a memory device"
+    SOCKET = "a socket"
+    OTHER = "neither file, pipe nor terminal"
+
+
 @attrs.frozen(kw_only=True)
 class StandardStream:
-    """What one of the three inherited descriptors is, as far as it is a socket.
+    """One of the three inherited descriptors.
 
     Attributes:
         number: 0, 1 or 2.
-        is_socket: False for files, pipes and terminals.
-        is_unix: Of the UNIX family.
-        is_stream: SOCK_STREAM or SOCK_SEQPACKET.
-        is_connected: Has a peer.
+        kind: What it is.
     """
 
     number: int
-    is_socket: bool = False
-    is_unix: bool = False
-    is_stream: bool = False
-    is_connected: bool = False
+    kind: StreamKind
 
 
 class Probe(StrEnum):
@@ -139,18 +146,18 @@ def _unix_limit(boundary: Boundary, facts: KernelFacts) -> str:
     return f"{which} can be reached, and with it whatever its server does (--allow-unix)"
 
 
+_UNSAFE_STREAMS: Final = frozenset({StreamKind.SOCKET, StreamKind.OTHER})
+
+
 def unsafe_streams(streams: Iterable[StandardStream]) -> tuple[int, ...]:
     """The standard streams that would carry the child out of its boundary.
 
     A socket belongs to the namespace that made it. One of the internet can be disconnected and
-    connected again elsewhere; a UNIX datagram one sends to any path; one that is not connected
-    connects. A connected UNIX stream stays where it is.
+    connected again elsewhere, a UNIX one may have a server at its other end that does more than to
+    read, and descriptors can be sent over it. What the kernel gives no name to (rings, pollers,
+    processes) and devices that are no terminal can hold sockets, or be network interfaces.
     """
-    return tuple(
-        each.number
-        for each in streams
-        if each.is_socket and not (each.is_unix and each.is_stream and each.is_connected)
-    )
+    return tuple(each.number for each in streams if each.kind in _UNSAFE_STREAMS)
 
 
 def failed_probes(

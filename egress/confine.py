@@ -34,6 +34,7 @@ from egress._confine_plan import (
     KernelFacts,
     Probe,
     StandardStream,
+    StreamKind,
     boundary_limits,
     choose_boundary,
     failed_probes,
@@ -64,6 +65,8 @@ _START_SECONDS: Final = 20.0
 _AF_VSOCK: Final = 40
 _AF_PACKET: Final = 17
 _STREAMS: Final = (0, 1, 2)
+# Source: Documentation/admin-guide/devices.txt: null, zero, full, random.
+_MEMORY_DEVICES: Final = 1
 # In the order of `CARRIERS` of the launcher, which cannot be imported where these are unknown.
 _FIRST_CARRIER: Final = 3
 _FORWARDED: Final = ("INT", "QUIT", "TERM", "HUP", "USR1", "USR2", "WINCH", "CONT")
@@ -312,34 +315,30 @@ def _refuse_unsafe_streams(boundary: Boundary) -> None:
     if unsafe:
         names = " and ".join(("stdin", "stdout", "stderr")[number] for number in unsafe)
         raise ConfinementFailed(
-            stage="the standard streams", why=f"{names}: a socket that leads outside"
+            stage="the standard streams",
+            why=f"{names}: a socket that leads outside, or a device; give a pipe, file or terminal",
         )
 
 
 def _standard_stream(number: int) -> StandardStream:
-    try:
-        is_socket = stat.S_ISSOCK(os.fstat(number).st_mode)
-    except OSError:
-        # Not even open.
-        is_socket = False
-    if not is_socket:
-        return StandardStream(number=number)
-    with socket.socket(fileno=os.dup(number)) as found:
-        return StandardStream(
-            number=number,
-            is_socket=True,
-            is_unix=found.family == socket.AF_UNIX,
-            is_stream=found.type in {socket.SOCK_STREAM, socket.SOCK_SEQPACKET},
-            is_connected=_has_peer(found),
-        )
+    return StandardStream(number=number, kind=_stream_kind(number))
 
 
-def _has_peer(found: socket.socket) -> bool:
+def _stream_kind(number: int) -> StreamKind:
     try:
-        found.getpeername()
+        found = os.fstat(number)
     except OSError:
-        return False
-    return True
+        return StreamKind.CLOSED
+    mode = found.st_mode
+    if stat.S_ISSOCK(mode):
+        return StreamKind.SOCKET
+    if stat.S_ISFIFO(mode):
+        return StreamKind.PIPE
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISBLK(mode):
+        return StreamKind.FILE
+    if stat.S_ISCHR(mode) and os.major(found.st_rdev) == _MEMORY_DEVICES:
+        return StreamKind.MEMORY
+    return StreamKind.TERMINAL if os.isatty(number) else StreamKind.OTHER
 
 
 # --- the ways out that are tried ----------------------------------------------------------------
@@ -516,7 +515,7 @@ class _Launched:
                 yield
         except TimeoutError as error:
             raise ConfinementFailed(stage="the launcher", why="it took too long") from error
-        except BrokenPipeError as error:
+        except ConnectionError as error:
             raise ConfinementFailed(stage="the launcher", why="it ended too early") from error
 
 
@@ -530,9 +529,18 @@ async def _readable(control: socket.socket) -> None:
         loop.remove_reader(control)
 
 
+def _named(error: OSError) -> str:
+    return errno.errorcode.get(error.errno or 0, str(error))
+
+
 @asynccontextmanager
 async def _launched(plan: Mapping[str, object]) -> AsyncIterator[_Launched]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    if not sys.executable:
+        raise ConfinementFailed(stage="the launcher", why="the interpreter has no path")
+    try:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfinementFailed(stage="the launcher", why=_named(error)) from error
     ours.setblocking(False)
     try:
         process = await asyncio.create_subprocess_exec(
@@ -547,7 +555,7 @@ async def _launched(plan: Mapping[str, object]) -> AsyncIterator[_Launched]:
     except OSError as error:
         ours.close()
         raise ConfinementFailed(
-            stage="the launcher", why=errno.errorcode.get(error.errno or 0, str(error))
+            stage="the launcher", why=f"{sys.executable} cannot be started: {_named(error)}"
         ) from error
     finally:
         theirs.close()

@@ -108,7 +108,11 @@ def command(words: tuple[str, ...], state_dir: Any, **options: Any) -> int:
     The boundary is of the network: the command has its user's files.
     """
     plan = _plan(words, options)
-    facts = asyncio.run(kernel_facts())
+    try:
+        facts = asyncio.run(kernel_facts())
+    except ConfinementFailed as error:
+        note(f"confine: {error}; nothing was started")
+        return _REFUSED
     boundary = _boundary(facts, wanted=plan.wanted, unconfined=plan.unconfined)
     with (
         open_state(state_dir).logging() as log,

@@ -16,6 +16,7 @@ from egress._confine_plan import (
     KernelFacts,
     Probe,
     StandardStream,
+    StreamKind,
     boundary_limits,
     choose_boundary,
     failed_probes,
@@ -124,22 +125,25 @@ def test_a_probe_proves_only_when_tried_failed_and_unseen(
 
 
 @pytest.mark.parametrize(
-    ("stream", "is_safe"),
+    ("kind", "is_safe"),
     [
-        pytest.param({}, True, id="no socket"),
-        pytest.param({"is_unix": True, "is_stream": True, "is_connected": True}, True, id="pipe"),
-        pytest.param({"is_unix": True, "is_stream": True}, False, id="unconnected unix"),
-        pytest.param({"is_unix": True, "is_connected": True}, False, id="unix datagram"),
-        pytest.param({"is_stream": True, "is_connected": True}, False, id="tcp"),
+        (StreamKind.CLOSED, True),
+        (StreamKind.FILE, True),
+        (StreamKind.PIPE, True),
+        (StreamKind.TERMINAL, True),
+        (StreamKind.MEMORY, True),
+        (StreamKind.SOCKET, False),
+        (StreamKind.OTHER, False),
     ],
 )
-def test_a_standard_stream_that_leads_outside_is_unsafe(
-    stream: dict[str, bool], is_safe: bool
-) -> None:
-    """A socket keeps the namespace that made it."""
-    given_stream = StandardStream(number=1, is_socket=bool(stream), **stream)
+def test_a_standard_stream_that_leads_outside_is_unsafe(kind: StreamKind, is_safe: bool) -> None:
+    """A socket keeps the namespace that made it, and what has no kind may hold one."""
+    streams = [
+        StandardStream(number=0, kind=StreamKind.PIPE),
+        StandardStream(number=1, kind=kind),
+    ]
 
-    assert (() if is_safe else (1,)) == unsafe_streams([StandardStream(number=0), given_stream])
+    assert (() if is_safe else (1,)) == unsafe_streams(streams)
 
 
 _names = st.sampled_from(

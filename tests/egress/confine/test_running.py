@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
+import select
 import signal
 import socket
 import stat
@@ -326,17 +328,18 @@ def _skip_without(boundary: Boundary, facts: KernelFacts) -> None:
 # --- fail closed --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["tcp", "unix datagram"])
+@pytest.mark.parametrize("kind", ["tcp", "unix datagram", "unix stream"])
 def test_a_stream_that_is_a_way_out_is_refused(
     ourselves: Any, boundary: Boundary, kind: str
 ) -> None:
-    """A TCP socket as stdin could be disconnected, and connected elsewhere."""
+    """A TCP socket as stdin could be disconnected, and connected elsewhere; a server may listen."""
     with ExitStack() as stack:
         if kind == "tcp":
             server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             given = stack.enter_context(socket.create_connection(server.getsockname()))
         else:
-            given, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+            of = socket.SOCK_DGRAM if kind == "unix datagram" else socket.SOCK_STREAM
+            given, other = socket.socketpair(socket.AF_UNIX, of)
             stack.enter_context(given)
             stack.enter_context(other)
         code, found = ourselves.run(["true"], boundary=boundary, stdin=given)
@@ -345,10 +348,30 @@ def test_a_stream_that_is_a_way_out_is_refused(
     assert "stdin: a socket that leads outside" in found["error"]
 
 
-def test_a_stream_that_is_a_pipe_of_sockets_is_taken(ourselves: Any, boundary: Boundary) -> None:
-    """As some programs give them to their children."""
-    given, other = socket.socketpair()
-    with given, other:
+def test_a_stream_without_a_kind_is_refused(ourselves: Any, boundary: Boundary) -> None:
+    """A poller holds whatever it watches."""
+    with select.epoll() as given:
+        code, found = ourselves.run(["true"], boundary=boundary, stdin=given.fileno())
+
+    assert code == 99
+    assert "stdin: a socket that leads outside" in found["error"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "terminal", "file", "null"])
+def test_pipes_terminals_and_files_are_streams(
+    ourselves: Any, boundary: Boundary, kind: str, tmp_path: Path
+) -> None:
+    """They lead where they were opened, and nowhere else."""
+    with ExitStack() as stack:
+        if kind in {"pipe", "terminal"}:
+            ends = os.pipe() if kind == "pipe" else pty.openpty()
+            given = ends[0] if kind == "pipe" else ends[1]
+            for end in ends:
+                stack.callback(os.close, end)
+        else:
+            (tmp_path / "file").touch()
+            path = os.devnull if kind == "null" else tmp_path / "file"
+            given = stack.enter_context(Path(path).open("rb")).fileno()
         code, _ = ourselves.run(["true"], boundary=boundary, stdin=given)
 
     assert code == 0

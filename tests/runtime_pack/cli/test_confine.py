@@ -315,3 +315,27 @@ def test_a_signal_reaches_the_command(tmp_path: Path, boundary: str) -> None:
     process.send_signal(signal.SIGTERM)
 
     assert process.wait(timeout=20) == 5
+
+
+@pytest.mark.parametrize("interpreter", ["/nonexistent/python", "/dev/null", ""])
+def test_a_launcher_that_cannot_start_is_told_in_one_line(tmp_path: Path, interpreter: str) -> None:
+    """An embedded or a moved interpreter: nothing is started, and no traceback is shown."""
+    program = (
+        "import sys\n"
+        f"sys.executable = {interpreter!r}\n"
+        "from runtime_pack.cli import main\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "confine", "--state-dir", str(tmp_path), "--", "true"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert 2 == done.returncode
+    assert "confine: confinement failed at the launcher" in done.stderr
+    assert "nothing was started" in done.stderr
+    assert "Traceback" not in done.stderr
