@@ -525,13 +525,13 @@ def kernel_files() -> str:
             if folder == "/proc":
                 # `self` and the like are links, which are not walked into.
                 folders[:] = [name for name in folders if not name.isdigit()]
-            found += [f"{folder}/{name}" for name in files]
+            found += [Path(folder, name) for name in files]
     opened = []
     for path in found:
         try:
-            if not os.path.islink(path) and os.stat(path).st_mode & 0o222:
+            if not path.is_symlink() and path.stat().st_mode & 0o222:
                 os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
-                opened.append(path)
+                opened.append(str(path))
         except OSError:
             continue
     if opened:
