@@ -17,7 +17,7 @@ from runtime_pack.catalog import (
 from runtime_pack.errors import CallCode
 from runtime_pack.machine import refusal
 from runtime_pack.messages import Json
-from runtime_pack.ports import ExecutionContext, Model, ToolRuntime
+from runtime_pack.ports import ExecutionContext, Model, ReleasableRuntime, ToolRuntime
 
 __all__ = ("create_agent_runtime",)
 
@@ -46,6 +46,11 @@ class _AgentRuntime:
         """The schema was checked already; host tools have nothing more to say."""
         del name, arguments, context
         return None
+
+    async def release(self) -> None:
+        """Let go of the connections that the model holds between turns."""
+        if isinstance(self._model, ReleasableRuntime):
+            await self._model.release()
 
     async def execute_tool(
         self, name: str, arguments: Mapping[str, Json], context: ExecutionContext

@@ -21,6 +21,7 @@ from runtime_pack.labels import CLEAN, UNLABELLED, Integrity, Label
 from runtime_pack.messages import Json, Turn
 from runtime_pack.schema import Check, SchemaError, compile_schema
 from runtime_pack.strictness import ApprovalClass, parse_class
+from runtime_pack.wire_names import WireNames
 
 if TYPE_CHECKING:
     from runtime_pack.ports import ExecutionContext
@@ -246,11 +247,12 @@ def index_catalog(specs: Iterable[ToolSpec]) -> dict[str, ToolSpec]:
     """Specs by name, in the given order.
 
     Raises:
-        ContractError: two tools have one name.
+        ContractError: two tools have one name, or names that providers would see as one.
     """
     catalog: dict[str, ToolSpec] = {}
     for spec in specs:
         if spec.name in catalog:
             raise ContractError(spec.name, "two tools of the catalog have this name")
         catalog[spec.name] = spec
+    WireNames(catalog)
     return catalog

@@ -1,0 +1,98 @@
+"""Models behind Anthropic's Messages API.
+
+The official SDK does the protocol (extra `anthropic`); it reaches the network through
+`runtime_pack.models._guarded_http` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from runtime_pack.messages import Json, Turn
+from runtime_pack.models._messages_wire import (
+    MessageEvents,
+    message_body,
+    message_tools,
+    message_turn,
+)
+from runtime_pack.models._provider import Heard, ProviderModel, plain
+from runtime_pack.models._wire import parsed_body
+from runtime_pack.ports import Clock, TurnRequest
+from runtime_pack.wire_names import WireNames
+
+if TYPE_CHECKING:
+    from egress.policy import EgressPolicy
+    from egress.ports import Resolver
+
+__all__ = ("ANTHROPIC_URL", "AnthropicMessagesModel")
+
+ANTHROPIC_URL: Final = "https://api.anthropic.com"
+# The API wants a limit; every model of it takes this one.
+_MAX_OUTPUT_TOKENS: Final = 4096
+
+
+class AnthropicMessagesModel(ProviderModel):
+    """A model over the Messages API; see `ProviderModel` for the arguments.
+
+    Where nobody names a limit of the output, it is 4096 tokens: the API wants one.
+    """
+
+    _sdk_name = "anthropic"
+    _provider = "anthropic"
+    _extra = "anthropic"
+    _reserved = frozenset({"model", "messages", "system", "tools", "stream", "max_tokens"})
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_key: str | None = None,
+        base_url: str = ANTHROPIC_URL,
+        policy: EgressPolicy | None = None,
+        stream: bool | None = None,
+        max_output_tokens: int | None = None,
+        options: Mapping[str, Json] | None = None,
+        timeout_seconds: float = 300.0,
+        resolver: Resolver | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            api_key=api_key,
+            base_url=base_url,
+            policy=policy,
+            stream=stream,
+            max_output_tokens=max_output_tokens,
+            options=options,
+            timeout_seconds=timeout_seconds,
+            resolver=resolver,
+            clock=clock,
+        )
+
+    def _connect(self, http: Any) -> Any:
+        from runtime_pack.models._anthropic_client import anthropic_client
+
+        return anthropic_client(http, self._base_url)
+
+    async def _ask(self, client: Any, request: TurnRequest, heard: Heard | None) -> Turn:
+        names = WireNames(tool.name for tool in request.tools)
+        body = self._body(request)
+        if heard is None:
+            raw = await client.messages.with_raw_response.create(**body)
+            return message_turn(parsed_body(raw.http_response.content), names)
+        events = MessageEvents()
+        async with await client.messages.create(**body, stream=True) as stream:
+            async for event in stream:
+                heard.tell(events.add(plain(event)))
+        return message_turn(events.body(), names)
+
+    def _body(self, request: TurnRequest) -> dict[str, Any]:
+        limit = request.max_output_tokens or self._max_output_tokens or _MAX_OUTPUT_TOKENS
+        return {
+            "model": request.model or self._model,
+            "extra_body": self._options,
+            "max_tokens": limit,
+            **message_body(request.messages),
+            **message_tools(request.tools, request.messages),
+        }
