@@ -22,6 +22,7 @@ from runtime_pack.errors import (
     StopCode,
 )
 from runtime_pack.events import Event, EventCode, EventType
+from runtime_pack.grants import Grant, parse_grant
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
 from runtime_pack.kill_switch import KillSwitch
 from runtime_pack.labels import Confidentiality, Integrity, Label
@@ -160,6 +161,7 @@ __all__ = (
     "ExecutionContext",
     "FinishReason",
     "Finished",
+    "Grant",
     "GuardedRuntime",
     "Integrity",
     "KillSwitch",
@@ -225,6 +227,7 @@ __all__ = (
     "create_fixture_web_search_provider",
     "create_web_tool_runtime",
     "parse_decision",
+    "parse_grant",
     "price_table_from_genai_prices",
     "resume_governed_agent_loop",
     "resume_governed_agent_loop_sync",

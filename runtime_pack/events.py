@@ -33,6 +33,7 @@ class EventType(StrEnum):
     APPROVAL_REQUESTED = "approval:requested"
     APPROVAL_DECIDED = "approval:decided"
     CALL_NOTIFIED = "call:notified"
+    RUN_GRANTED = "run:granted"
     LOG_OPENED = "log:opened"
     LOG_RECOVERED = "log:recovered"
     LOG_CLOSED = "log:closed"
@@ -61,6 +62,7 @@ class EventCode(StrEnum):
     APR003D = "APR003D"
     APR004D = "APR004D"
     APR005O = "APR005O"
+    GRT001O = "GRT001O"
     LOG001O = "LOG001O"
     LOG002O = "LOG002O"
     LOG003E = "LOG003E"
@@ -175,6 +177,12 @@ EVENT_ROWS: Final[Mapping[EventCode, EventRow]] = {
         _S.LOW,
         "A call of class `notify` is about to run; the emitter has taken this event.",
         "Look at it, if it is not what the task is for.",
+    ),
+    EventCode.GRT001O: _row(
+        _T.RUN_GRANTED,
+        _S.LOW,
+        "A person raised a limit of a saved run; who, why and the limits as they are now.",
+        "None.",
     ),
     EventCode.LOG001O: _row(_T.LOG_OPENED, _S.INFO, "A writer opened the log.", "None."),
     EventCode.LOG002O: _row(_T.LOG_CLOSED, _S.INFO, "The writer closed the log.", "None."),

@@ -20,6 +20,7 @@ from runtime_pack.audit import AuditLog
 from runtime_pack.catalog import CatalogTool, Effects, ToolOutput, ToolSpec
 from runtime_pack.errors import StoreError
 from runtime_pack.events import Event
+from runtime_pack.grants import Grant
 from runtime_pack.guard import AgentTaskRun, create_agent_task_run
 from runtime_pack.ledger import UNLIMITED, LedgerView
 from runtime_pack.loop import (
@@ -358,6 +359,7 @@ class Rehearsal:
         self,
         run_id: str,
         *decisions: Decision,
+        grants: Sequence[Grant] = (),
         message: str | None = None,
         abandon: bool = False,
         store: RunStore | None = None,
@@ -376,6 +378,7 @@ class Rehearsal:
             store=where,
             run_id=run_id,
             decisions=decisions,
+            grants=grants,
             message=message,
             abandon=abandon,
         )
@@ -397,6 +400,7 @@ class Rehearsal:
         result: LoopResult,
         *script: Turn | Exception,
         decisions: Sequence[Decision] = (),
+        grants: Sequence[Grant] = (),
         message: str | None = None,
         abandon: bool = False,
     ) -> LoopResult:
@@ -415,7 +419,12 @@ class Rehearsal:
                 held.put(result.state)
             store = held
         taken_up = await self.resume(
-            result.run_id, *decisions, message=message, abandon=abandon, store=store
+            result.run_id,
+            *decisions,
+            grants=grants,
+            message=message,
+            abandon=abandon,
+            store=store,
         )
         self.model.assert_used_up()
         assert_one_result_per_call(taken_up.messages)

@@ -14,6 +14,7 @@ from typing import Unpack
 
 from runtime_pack.approvals import Decision
 from runtime_pack.audit.log import AuditLog
+from runtime_pack.grants import Grant
 from runtime_pack.loop.blocking import drive_here, iterate, refuse_running_loop
 from runtime_pack.loop.entry import (
     ResumeOptions,
@@ -130,6 +131,7 @@ async def resume_governed_agent_loop(
     store: RunStore,
     run_id: str,
     decisions: Sequence[Decision] = (),
+    grants: Sequence[Grant] = (),
     create_context: ContextFactory | None = None,
     message: str | None = None,
     abandon: bool = False,
@@ -143,6 +145,8 @@ async def resume_governed_agent_loop(
         store: where the run was saved.
         run_id: which run.
         decisions: what people said of pending requests.
+        grants: what people give the run beyond its limits; a run whose budget was used up goes on
+            from where it stopped, also from a wrap-up, if there is room now.
         create_context: fills in session and agent for records.
         message: a further message of the user; refused while calls are pending unless *abandon*
             withdraws them, and when the run was cancelled or ended in an error.
@@ -154,7 +158,8 @@ async def resume_governed_agent_loop(
 
     Raises:
         ContractError: the runtime's run was used for something else, or is being driven already;
-            a decision is not a `Decision`; decisions were given for calls that are to be
+            a decision is not a `Decision` or a grant no `Grant`; a grant raises what the run does
+            not limit, or the run is over; decisions were given for calls that are to be
             abandoned; or `create_context` raised or made no context.
         RunNotFound: the store has no such run.
         StoreError: the store could not be read.
@@ -165,6 +170,7 @@ async def resume_governed_agent_loop(
         store=store,
         run_id=run_id,
         decisions=decisions,
+        grants=grants,
         create_context=create_context,
         message=message,
         abandon=abandon,

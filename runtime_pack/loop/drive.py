@@ -27,11 +27,13 @@ from runtime_pack.errors import (
     StoreError,
 )
 from runtime_pack.events import Event, EventCode
+from runtime_pack.grants import GRANT_NOTICE, Grant
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime
 from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.guard.execution import CUT, NOT_BEGUN, OUTCOME_UNKNOWN
 from runtime_pack.guard.observer import Observer
 from runtime_pack.guard.turns import TurnResult
+from runtime_pack.loop.granting import fresh_grants, give, has_room, reopened
 from runtime_pack.loop.keeper import Keeper, Taken, read_rows, restored_state
 from runtime_pack.loop.results import RESULTS, LoopResult, TurnInput
 from runtime_pack.machine import (
@@ -152,18 +154,28 @@ class Drive:
             "tools": list(self.offered),
         }
         event = Event(code=EventCode.RUN001O, subject=run.subject(), object=body)
-        return await self._drive(event, None)
+        return await self._drive([event], None)
 
     async def take_up(
-        self, decisions: tuple[Decision, ...], message: str | None, *, abandon: bool
+        self,
+        decisions: tuple[Decision, ...],
+        message: str | None,
+        *,
+        abandon: bool,
+        grants: tuple[Grant, ...] = (),
     ) -> LoopResult:
-        """A saved run."""
+        """A saved run.
+
+        Raises:
+            ContractError: a grant cannot be given to this run.
+        """
         problem = self._check(decisions, message, abandon=abandon)
         if problem is not None:
             return self._result(problem, None)
-        over = self._over(message)
+        granted = self._grant(grants, message)
+        over = self._over(message, granted)
         if over is not None:
-            return self._result(over, await self._saved())
+            return await self._still_over(over, granted)
         for decision in decisions:
             # With the first save, or not at all: of two who bring one, one has it.
             self.keeper.resolve(Resolution(decision=decision, settled=Settled.CLAIMED))
@@ -171,7 +183,7 @@ class Drive:
         self.outcome = None
         body: dict[str, Json] = {"revision": self.keeper.revision, "decisions": len(decisions)}
         event = Event(code=EventCode.RUN003O, subject=self.run.subject(), object=body)
-        result = await self._drive(event, message)
+        result = await self._drive([event, *granted], message)
         if self.entered or not decisions:
             return result
         return await self._overtaken(result, decisions)
@@ -214,7 +226,7 @@ class Drive:
         self.outcome = None
         body: dict[str, Json] = {"revision": self.keeper.revision, "decisions": 0}
         event = Event(code=EventCode.RUN003O, subject=self.run.subject(), object=body)
-        return await self._drive(event, None)
+        return await self._drive([event], None)
 
     def _check(
         self, decisions: tuple[Decision, ...], message: str | None, *, abandon: bool
@@ -262,7 +274,42 @@ class Drive:
             return outcome
         return attrs.evolve(outcome, stop=attrs.evolve(outcome.stop, details=earlier.outcome()))
 
-    def _over(self, message: str | None) -> Outcome | None:
+    def _grant(self, grants: tuple[Grant, ...], message: str | None) -> list[Event]:
+        """Give the run what it was granted; the events that say so.
+
+        Raises:
+            ContractError: the run is over, or a grant cannot be given to it.
+        """
+        if not grants:
+            return []
+        if isinstance(self.state, Ended):
+            kind = self.state.outcome.kind
+            goes_on = kind is OutcomeKind.COMPLETED and message is not None
+            if kind is not OutcomeKind.SUSPENDED and not goes_on:
+                raise ContractError("grants", f"the run is over ({kind})")
+        return give(self.run, self.keeper, fresh_grants(self.run, self.keeper.grants, grants))
+
+    async def _still_over(self, over: Outcome, granted: Sequence[Event]) -> LoopResult:
+        """Nothing follows; what was granted is kept for when something does."""
+        if not granted:
+            return self._result(over, await self._saved())
+        try:
+            for event in granted:
+                self.run.record(event)
+            self.run.flush()
+            await self._save()
+        except (AuditError, StoreError) as error:
+            over = _broken(error)
+        return self._result(over, await self._saved())
+
+    def _reopen(self) -> None:
+        """Go on from where a run wound up: the model is told that it may."""
+        state = reopened(self.state)
+        if state is not None:
+            self.state = state
+            self.keeper.append(UserMessage(text=GRANT_NOTICE))
+
+    def _over(self, message: str | None, granted: Sequence[Event] = ()) -> Outcome | None:
         """The outcome of a run that nothing follows yet.
 
         Without a grant a spent budget stays spent, and a provider that asked to wait is not asked.
@@ -270,7 +317,10 @@ class Drive:
         outcome = self.outcome
         stop = None if outcome is None else outcome.stop
         if stop is not None and stop.code == StopCode.BUDGET_EXHAUSTED:
-            return outcome
+            if not granted or not has_room(self.run, stop):
+                return outcome
+            if message is None:
+                self._reopen()
         if stop is not None and stop.retry_at is not None and self.run.clock.now() < stop.retry_at:
             return outcome
         if not isinstance(self.state, Ended):
@@ -358,7 +408,7 @@ class Drive:
 
     # ── driving ───────────────────────────────────────────────────────────────────────────────
 
-    async def _drive(self, opening: Event, message: str | None) -> LoopResult:
+    async def _drive(self, opening: Sequence[Event], message: str | None) -> LoopResult:
         run = self.run
         self.rules = Rules(
             max_consecutive_refused=run.refused_in_a_row,
@@ -366,7 +416,8 @@ class Drive:
         )
         run.begin_activity()
         try:
-            run.record(opening)
+            for event in opening:
+                run.record(event)
             run.flush()
             step = self._entry(message)
             await self._save()

@@ -14,6 +14,7 @@ from runtime_pack.approvals import Decision
 from runtime_pack.audit.log import AuditLog
 from runtime_pack.catalog import ToolOutput, ToolSpec
 from runtime_pack.errors import ContractError, StateRefused, StopCode
+from runtime_pack.grants import Grant
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
 from runtime_pack.ledger import TURNS, UNLIMITED, parse_count
 from runtime_pack.loop.drive import Drive, checked_context, restore
@@ -52,6 +53,7 @@ class ResumeOptions(TypedDict):
     store: RunStore
     run_id: str
     decisions: NotRequired[Sequence[Decision]]
+    grants: NotRequired[Sequence[Grant]]
     create_context: NotRequired[ContextFactory | None]
     message: NotRequired[str | None]
     abandon: NotRequired[bool]
@@ -109,6 +111,7 @@ def prepare_resume(
     store: RunStore,
     run_id: str,
     decisions: Sequence[Decision] = (),
+    grants: Sequence[Grant] = (),
     create_context: ContextFactory | None = None,
     message: str | None = None,
     abandon: bool = False,
@@ -124,6 +127,8 @@ def prepare_resume(
         raise ContractError("runtime", "its run has been used already; make a new one to resume")
     if not all(isinstance(decision, Decision) for decision in decisions):
         raise ContractError("decisions", "are read with `parse_decision` before they are given")
+    if not all(isinstance(grant, Grant) for grant in grants):
+        raise ContractError("grants", "are read with `parse_grant` before they are given")
     if abandon and decisions:
         raise ContractError("abandon", "calls are either decided or abandoned")
 
@@ -131,7 +136,9 @@ def prepare_resume(
         try:
             context = checked_context(create_context)
             drive = restore(guarded, await store.load(run_id), context, store)
-            return await drive.take_up(tuple(decisions), message, abandon=abandon)
+            return await drive.take_up(
+                tuple(decisions), message, abandon=abandon, grants=tuple(grants)
+            )
         except StateRefused as error:
             return _refused_result(guarded, run_id, str(error))
 

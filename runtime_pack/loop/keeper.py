@@ -11,6 +11,7 @@ import orjson
 
 from runtime_pack.approvals import Resolution, parse_resolution
 from runtime_pack.errors import StateRefused, StoreError
+from runtime_pack.grants import Grant, parse_grant, totals, without_grants
 from runtime_pack.guard import AgentTaskRun
 from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.labels import join, parse_label
@@ -56,6 +57,7 @@ class Taken:
     resolved: dict[str, Resolution] = attrs.field(factory=dict)
     steps: list[StepRecord] = attrs.field(factory=list)
     burned: set[str] = attrs.field(factory=set)
+    grants: list[Grant] = attrs.field(factory=list)
 
 
 def read_rows(rows: Sequence[bytes]) -> Taken:
@@ -105,6 +107,10 @@ def _take_burned(taken: Taken, value: Any) -> None:
     taken.burned.update(value)
 
 
+def _take_grant(taken: Taken, value: Any) -> None:
+    taken.grants.append(parse_grant(value))
+
+
 # One line a kind of row.
 _ROWS: Final[Mapping[str, Callable[[Taken, Any], None]]] = {
     "input": _take_input,
@@ -114,6 +120,7 @@ _ROWS: Final[Mapping[str, Callable[[Taken, Any], None]]] = {
     "resolved": _take_resolved,
     "step": _take_step,
     "burned": _take_burned,
+    "grant": _take_grant,
 }
 
 
@@ -130,6 +137,7 @@ class Keeper:
         results: what calls of the batch in hand gave, by call id.
         begun: how often each step of the batch in hand was started.
         resolved: what was decided about each request, and what came of it.
+        grants: what people gave the run beyond its limits.
     """
 
     def __init__(
@@ -143,6 +151,7 @@ class Keeper:
         self.results: dict[str, ToolMessage] = {}
         self.begun: dict[str, int] = {}
         self.resolved: dict[str, Resolution] = {}
+        self.grants: list[Grant] = []
         self.revision = 0
         self._rows: list[bytes] = []
         self._row_count = 0
@@ -168,7 +177,10 @@ class Keeper:
         run.id = saved.run_id
         run.task, run.turn = str(head["task"]), max(run.turn, int(head["turn"]))
         run.label = join(run.label, parse_label(head["label"]))
-        run.ledger.restore(head["ledger"])
+        run.ledger.restore(without_grants(head["ledger"], held.grants))
+        for budget, units in totals(held.grants).items():
+            run.ledger.raise_limit(budget, units)
+        self.grants = held.grants
         # A run that an earlier version saved does not name them.
         run.lower_refusals(head.get("refusals") or {})
         run.held.clear()
@@ -225,6 +237,11 @@ class Keeper:
         self.resolved[request_id] = resolution
         self._row({"resolved": {request_id: resolution.to_json()}})
 
+    def keep_grant(self, grant: Grant) -> None:
+        """Keep what was granted, so that no later contract takes it back."""
+        self.grants.append(grant)
+        self._row({"grant": grant.to_json()})
+
     def _row(self, body: Mapping[str, Json]) -> None:
         if self.store is not None:
             self._rows.append(orjson.dumps(body))
@@ -275,6 +292,7 @@ class Keeper:
             *({"message": message_to_json(message)} for message in self.messages),
             *({"result": message_to_json(result)} for result in self.results.values()),
             {"resolved": {name: word.to_json() for name, word in self.resolved.items()}},
+            *({"grant": grant.to_json()} for grant in self.grants),
         ]
         self._rows = [orjson.dumps(body) for body in bodies]
         self.revision, self._steps_saved, self._row_count = 0, 0, 0

@@ -1,0 +1,99 @@
+"""What grants do to a run that is taken up: checked first, then given, recorded and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runtime_pack.errors import ContractError, StopCode
+from runtime_pack.events import Event, EventCode
+from runtime_pack.grants import Grant
+from runtime_pack.guard import AgentTaskRun
+from runtime_pack.ledger import DURATION, EXPIRES, UNLIMITED
+from runtime_pack.loop.keeper import Keeper
+from runtime_pack.machine import Ended, Outcome, State, Stop, Thinking
+
+__all__ = ("fresh_grants", "give", "has_room", "reopened")
+
+
+def fresh_grants(run: AgentTaskRun, held: Sequence[Grant], grants: Sequence[Grant]) -> list[Grant]:
+    """The grants that the run does not have yet.
+
+    Raises:
+        ContractError: one raises a budget that the run does not limit, or has the id of another one.
+    """
+    known = {grant.grant_id: grant for grant in held if grant.grant_id}
+    fresh: list[Grant] = []
+    for grant in grants:
+        if not _is_limited(run, grant.budget):
+            raise ContractError("grants", f"{grant.budget} is not limited in this run")
+        earlier = known.get(grant.grant_id)
+        if earlier is None:
+            fresh.append(grant)
+        elif earlier != grant:
+            raise ContractError("grants", f"the id {grant.grant_id[:80]!r} is of another grant")
+        if grant.grant_id:
+            known[grant.grant_id] = grant
+    return fresh
+
+
+def _is_limited(run: AgentTaskRun, budget: str) -> bool:
+    limits = run.ledger.limits
+    if budget == DURATION:
+        return limits.seconds != UNLIMITED
+    if budget == EXPIRES:
+        return limits.expires_us != UNLIMITED
+    return run.ledger.limit(budget) != UNLIMITED
+
+
+def give(run: AgentTaskRun, keeper: Keeper, grants: Sequence[Grant]) -> list[Event]:
+    """Raise the limits; the grants are saved with the run. Returns the events that say so.
+
+    Raises:
+        ContractError: the run is a part of another one that cannot spare it.
+    """
+    events: list[Event] = []
+    for grant in grants:
+        short = run.ledger.raise_limit(grant.budget, grant.units)
+        if short is not None:
+            raise ContractError("grants", f"the run above has no {grant.budget} to spare")
+        keeper.keep_grant(grant)
+        events.append(_given(run, grant, len(keeper.grants)))
+    return events
+
+
+def _given(run: AgentTaskRun, grant: Grant, number: int) -> Event:
+    return Event(
+        code=EventCode.GRT001O,
+        subject=run.subject(),
+        object={"budget": grant.budget, "units": grant.units, "limits": run.limits_json()},
+        decision={
+            "action": "grant",
+            "granted_by": grant.granted_by[:200],
+            "reason": grant.reason[:1000],
+        },
+        key=f"grant:{number}",
+    )
+
+
+def has_room(run: AgentTaskRun, stop: Stop) -> bool:
+    """Whether the budget that stopped the run has something left by now."""
+    if run.ledger.time_shortfall(run.clock.monotonic()) is not None:
+        return False
+    if run.ledger.over() is not None:
+        return False
+    short = stop.shortfall
+    if short is None or short.budget in {DURATION, EXPIRES}:
+        return True
+    left = run.ledger.left(short.budget)
+    return left == UNLIMITED or left > 0
+
+
+def reopened(state: State) -> State | None:
+    """Where a run goes on that was winding up or had wound up for a budget; None for any other."""
+    match state:
+        case Thinking(barren=barren, closing=Stop()):
+            return Thinking(barren=barren)
+        case Ended(outcome=Outcome(stop=Stop(code=StopCode.BUDGET_EXHAUSTED))):
+            return Thinking()
+        case _:
+            return None
