@@ -37,6 +37,11 @@ class _AgentRuntime:
         self._specs = index_catalog(tool.spec for tool in tools)
         self._handlers = {tool.spec.name: tool.handler for tool in tools}
 
+    @property
+    def max_results(self) -> int | None:
+        """What the model's adapter declares, if it does: its provider takes no more results."""
+        return getattr(self._model, "max_results", None)
+
     def tool_spec(self, name: str) -> ToolSpec | None:
         return self._specs.get(name)
 

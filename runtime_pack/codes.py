@@ -55,6 +55,10 @@ CALL_ROWS: Final[Mapping[CallCode, CodeRow]] = {
     CallCode.APPROVAL_EXPIRED: CodeRow(
         "The request was not answered in time.", "Let the model ask again."
     ),
+    CallCode.BATCH_REFUSED: CodeRow(
+        "Another call of the response was refused, and the contract lets all run or none.",
+        "None: the model is told which call was refused.",
+    ),
     CallCode.REPEATED_CALL: CodeRow(
         "The same call gave the same result twice running; it was answered from the record.",
         "Declare `poll=True` for a tool that is asked until something changes.",

@@ -41,6 +41,7 @@ from runtime_pack.messages import (
 )
 
 __all__ = (
+    "BATCH_REFUSED",
     "Admission",
     "Admitted",
     "AskModel",
@@ -75,6 +76,7 @@ __all__ = (
     "TurnLost",
     "TurnTaken",
     "Waiting",
+    "Withdraw",
     "advance",
     "begin",
     "budget_stop",
@@ -349,10 +351,11 @@ class Outcome:
 
 @attrs.frozen(kw_only=True)
 class Rules:
-    """The two numbers of the contract that the machine itself needs."""
+    """What the machine itself needs of the contract; `atomic` runs all calls of a response or none."""
 
     max_consecutive_refused: int
     wrap_up: bool
+    atomic: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -517,13 +520,22 @@ class Commit:
 
 
 @attrs.frozen(kw_only=True)
+class Withdraw:
+    """These slots will not run after all: another call of the response was refused."""
+
+    slots: tuple[Slot, ...]
+
+
+@attrs.frozen(kw_only=True)
 class Finish:
     """The drive is over."""
 
     outcome: Outcome
 
 
-Command: TypeAlias = AskModel | Classify | Execute | Readmit | AskPeople | Commit | Finish
+Command: TypeAlias = (
+    AskModel | Classify | Execute | Readmit | AskPeople | Withdraw | Commit | Finish
+)
 """What the machine tells the driver to do."""
 
 
@@ -549,6 +561,9 @@ def resume(state: State) -> Step:
             return Step(state, (Classify(calls=calls),))
         case Executing():
             return Step(state, (Readmit(slots=_admitted(state.slots)),))
+        case Waiting() if _admitted(state.slots):
+            # Of an atomic batch: what was admitted waits for the others.
+            return Step(state, (Readmit(slots=_admitted(state.slots)),))
         case Waiting():
             return Step(state, (AskPeople(requests=_requests(state.slots)),))
         case Ended(outcome=outcome):
@@ -573,7 +588,7 @@ def advance(rules: Rules, state: State, event: Event) -> Step:
         case Executing(), ExecutedCalls():
             slots = tuple([_with_result(slot, event.results) for slot in state.slots])
             return _settle(rules, state, slots, misbehaving=event.misbehaving)
-        case Executing(), Readmitted():
+        case Executing() | Waiting(), Readmitted():
             slots = _replaced(state.slots, SlotStatus.ADMITTED, event.admissions)
             return _settle(rules, state, slots)
         case Waiting(), Ruled():
@@ -721,6 +736,9 @@ def _settle(
     that ran out ends the run by itself, so it is the reason that is named.
     """
     barren, text = state.barren, state.text
+    whole = _all_or_none(rules, state, slots, misbehaving=misbehaving) if rules.atomic else None
+    if whole is not None:
+        return whole
     admitted = _admitted(slots)
     if admitted:
         return Step(Executing(barren=barren, text=text, slots=slots), (Execute(slots=admitted),))
@@ -738,6 +756,46 @@ def _settle(
         outcome = _misbehaving("More calls were refused than the contract allows.")
         return Step(Ended(outcome=outcome), (commit, Finish(outcome=outcome)))
     return _next_turn(rules, 0 if any(slot.ran for slot in slots) else barren + 1, (commit,))
+
+
+BATCH_REFUSED: Final = refusal(
+    CallCode.BATCH_REFUSED,
+    "Another call of this response was refused; the calls of a response run all or none.",
+    retryable=True,
+)
+"""The output of a call that was withdrawn because a sibling was refused."""
+
+
+def _all_or_none(
+    rules: Rules,
+    state: Classifying | Executing | Waiting,
+    slots: tuple[Slot, ...],
+    *,
+    misbehaving: bool,
+) -> Step | None:
+    """What an atomic batch does while a call of it is open: nothing runs before all may."""
+    waiting = tuple(slot for slot in slots if slot.status is not SlotStatus.DONE)
+    if not waiting:
+        return None
+    if any(_is_refused(slot) for slot in slots):
+        closed = tuple(_withdrawn(slot) if slot in waiting else slot for slot in slots)
+        after = _settle(rules, state, closed, misbehaving=misbehaving)
+        return Step(after.state, (Withdraw(slots=waiting), *after.commands))
+    requests = _requests(slots)
+    if not requests:
+        return None
+    held = Waiting(barren=state.barren, text=state.text, slots=slots)
+    return Step(held, (AskPeople(requests=requests),))
+
+
+def _is_refused(slot: Slot) -> bool:
+    """Whether a call did not run and has no good answer either: one from the record is good."""
+    return slot.result is not None and not slot.ran and not slot.result.ok
+
+
+def _withdrawn(slot: Slot) -> Slot:
+    result = result_message(slot.call, BATCH_REFUSED)
+    return Slot(step=slot.step, call=slot.call, status=SlotStatus.DONE, result=result)
 
 
 def _shortfall(slots: tuple[Slot, ...]) -> Shortfall | None:

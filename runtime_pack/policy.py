@@ -362,6 +362,9 @@ def _task_entries(value: object) -> tuple[str, ...] | None:
     return _entries("task_allowlist", value)
 
 
+_BATCHES: Final = ("prefix", "atomic")
+
+
 @attrs.frozen(kw_only=True)
 class TaskContract:
     """What one task may spend and what needs a person. 0 means nothing; unlimited is written out.
@@ -371,6 +374,8 @@ class TaskContract:
         max_turns: model responses; a wrap-up turn is beyond them and has its own line.
         max_duration_seconds: seconds of activity; waiting for a person is not activity.
         max_parallel: calls of one response that run at the same time, at least 1.
+        max_batch: calls of one response that are judged at all; those after them are refused.
+        batch: `prefix` runs the calls of a response that fit, in order; `atomic` runs all or none.
         max_attempts: requests to the model for one turn, at least 1: faults that may pass are retried.
         max_refused: calls that were not admitted; None is twice `max_steps`.
         max_consecutive_refused: responses in a row of which nothing was admitted, at least 1.
@@ -389,6 +394,8 @@ class TaskContract:
     max_turns: Limit = 20
     max_duration_seconds: SecondsLimit = 600
     max_parallel: int = 4
+    max_batch: Limit = 128
+    batch: str = "prefix"
     max_attempts: int = 3
     max_refused: Limit | None = None
     max_consecutive_refused: int = 3
@@ -406,6 +413,9 @@ class TaskContract:
         parse_count("max_turns", self.max_turns)
         parse_seconds("max_duration_seconds", self.max_duration_seconds)
         parse_seconds("approval_seconds", self.approval_seconds)
+        parse_count("max_batch", self.max_batch)
+        if self.batch not in _BATCHES:
+            raise ContractError("batch", f"{self.batch!r} is not one of {', '.join(_BATCHES)}")
         if self.max_refused is not None:
             parse_count("max_refused", self.max_refused)
         for name in ("max_parallel", "max_attempts", "max_consecutive_refused"):

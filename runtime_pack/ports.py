@@ -28,6 +28,7 @@ __all__ = (
     "Model",
     "PreflightRuntime",
     "ReleasableRuntime",
+    "ResultLimitedRuntime",
     "SleepingClock",
     "SystemClock",
     "ToolRuntime",
@@ -133,6 +134,16 @@ class ReleasableRuntime(Protocol):
 
     async def release(self) -> None:
         """Close what is open; the runtime stays usable and opens it again when it is needed."""
+        ...
+
+
+@runtime_checkable
+class ResultLimitedRuntime(Protocol):
+    """A runtime whose model takes only so many results at once: its provider refuses more."""
+
+    @property
+    def max_results(self) -> int | None:
+        """The most results that one request may add; None when there is no limit."""
         ...
 
 

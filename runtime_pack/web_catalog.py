@@ -49,6 +49,7 @@ from runtime_pack.ports import (
     ListedRuntime,
     PreflightRuntime,
     ReleasableRuntime,
+    ResultLimitedRuntime,
     ToolRuntime,
 )
 from runtime_pack.records import log_word
@@ -289,6 +290,11 @@ class _WebToolRuntime:
         self._unnamed = 0
 
     # ── the ports of a runtime ────────────────────────────────────────────────────────────────
+
+    @property
+    def max_results(self) -> int | None:
+        """What the base runtime declares."""
+        return self._base.max_results if isinstance(self._base, ResultLimitedRuntime) else None
 
     def tool_spec(self, name: str) -> ToolSpec | None:
         own = self._specs.get(name)

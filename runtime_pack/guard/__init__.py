@@ -7,6 +7,7 @@ it, `turns` asks the model, `bounded` is how the host's code is awaited.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Mapping
 
@@ -33,6 +34,7 @@ from runtime_pack.ports import (
     ListedRuntime,
     PreflightRuntime,
     ReleasableRuntime,
+    ResultLimitedRuntime,
     SystemClock,
     ToolRuntime,
     TurnRequest,
@@ -110,6 +112,21 @@ class AgentTaskRun(TaskRun):
         return GuardedRuntime(self, runtime)
 
 
+def _max_batch(contract: TaskContract, inner: ToolRuntime) -> float:
+    """How many calls of one response are judged: of the contract's number and the port's, the lower.
+
+    Raises:
+        ContractError: the port's number is not one.
+    """
+    most = math.inf if contract.max_batch == UNLIMITED else contract.max_batch
+    declared = inner.max_results if isinstance(inner, ResultLimitedRuntime) else None
+    if declared is None:
+        return most
+    if type(declared) is not int or declared < 1:
+        raise ContractError("max_results", f"{declared!r} is not a number of results from 1")
+    return min(most, declared)
+
+
 class GuardedRuntime:
     """A runtime under a task guard. Made by `AgentTaskRun.guard_runtime`."""
 
@@ -118,6 +135,7 @@ class GuardedRuntime:
         self.inner = inner
         if isinstance(inner, ListedRuntime):
             inner.check_allowlists(task_run.allowlists)
+        self.max_batch = _max_batch(task_run.contract, inner)
         self._judge = Judge(task_run, inner)
         self._execution = Execution(task_run, inner)
         self._turns = Turns(task_run, inner)
@@ -125,6 +143,7 @@ class GuardedRuntime:
         self.admit = self._judge.admit
         self.readmit = self._judge.readmit
         self.hold_again = self._judge.hold_again
+        self.refuse = self._judge.refuse
         self.rule = self._judge.rule
         self.decide = self._judge.decide
         self.definition = self._judge.definition

@@ -15,7 +15,7 @@ from typing import Any, Final
 import attrs
 
 from runtime_pack.approvals import ApprovalRequest, Decision, Resolution, Settled, Verdict
-from runtime_pack.catalog import Effects, Executed, ToolSpec, index_catalog
+from runtime_pack.catalog import Effects, Executed, ToolOutput, ToolSpec, index_catalog
 from runtime_pack.errors import (
     AuditError,
     CallCode,
@@ -37,6 +37,7 @@ from runtime_pack.loop.granting import fresh_grants, give, has_room, reopened
 from runtime_pack.loop.keeper import Keeper, Taken, read_rows, restored_state
 from runtime_pack.loop.results import RESULTS, LoopResult, TurnInput
 from runtime_pack.machine import (
+    BATCH_REFUSED,
     Admission,
     AskModel,
     AskPeople,
@@ -67,10 +68,12 @@ from runtime_pack.machine import (
     TurnLost,
     TurnTaken,
     Waiting,
+    Withdraw,
     advance,
     failure,
     ingest,
     pending_messages,
+    refusal,
     result_message,
     resume,
 )
@@ -130,6 +133,7 @@ class Drive:
             self.run.seal = store.seal
         self.input = turn_input
         self.offered = index_catalog(turn_input.tool_catalog)
+        self.exclusive = frozenset(n for n, spec in self.offered.items() if spec.exclusive)
         self.context = context
         self.keeper = Keeper(self.run, store, given or _given(turn_input, guarded))
         self.rules = Rules(max_consecutive_refused=1, wrap_up=False)
@@ -413,6 +417,7 @@ class Drive:
         self.rules = Rules(
             max_consecutive_refused=run.refused_in_a_row,
             wrap_up=self.guarded.may_wrap_up,
+            atomic=run.contract.batch == "atomic",
         )
         run.begin_activity()
         try:
@@ -515,6 +520,9 @@ class Drive:
             case Commit(messages=messages):
                 self.keeper.commit(messages)
                 return None
+            case Withdraw(slots=slots):
+                await self._withdraw(slots)
+                return None
             case Finish(outcome=outcome):
                 return Interrupted(outcome=outcome, resumable=True)
 
@@ -553,8 +561,12 @@ class Drive:
     async def _classify(self, calls: tuple[IngestedCall, ...]) -> MachineEvent:
         admit, offered, context = self.guarded.admit, self.offered, self.context
         admissions: list[Admission] = []
+        most = self.guarded.max_batch
         for number, call in enumerate(calls, start=1):
-            admissions.append(await admit(call, offered, context))
+            if number > most and not call.cut:
+                admissions.append(await self.guarded.refuse(call, _surplus(most)))
+            else:
+                admissions.append(await admit(call, offered, context))
             if not number % _JUDGED_AT_ONCE:
                 # Nothing above needs to wait: without this, nobody could stop a large batch.
                 await asyncio.sleep(0)
@@ -614,13 +626,21 @@ class Drive:
         self.cut.clear()
         self.announced.clear()
         self.running = len(slots)
-        for slot in slots[: self.run.contract.max_parallel]:
+        rounds = (slots,) if not self.exclusive else _rounds(slots, self.exclusive)
+        for slot in rounds[0][: self.run.contract.max_parallel]:
             self._announce(slot)
         if self.keeper.store is not None:
             await self._save()
         if len(slots) == 1:
             (slot,) = slots
             return self._executed({slot.step: await self._run_slot(slot)})
+        results: dict[str, ToolMessage] = {}
+        for together in rounds:
+            results |= await self._run_together(together)
+        return self._executed(results)
+
+    async def _run_together(self, slots: tuple[Slot, ...]) -> dict[str, ToolMessage]:
+        """Run calls at the same time, as many as the contract lets; none is stopped by another."""
         gate = asyncio.Semaphore(self.run.contract.max_parallel)
 
         async def one(slot: Slot) -> ToolMessage:
@@ -635,7 +655,7 @@ class Drive:
             if broken is None or others is not None:
                 raise
             raise broken.exceptions[0] from errors
-        return self._executed({step: task.result() for step, task in tasks.items()})
+        return {step: task.result() for step, task in tasks.items()}
 
     def _executed(self, results: Mapping[str, ToolMessage]) -> ExecutedCalls:
         if not self.run.interrupt_resumable:
@@ -756,12 +776,27 @@ class Drive:
             AuditError: the log could not take it.
         """
         for request in self._requests():
-            word = Decision(
-                request_id=request.request_id, verdict=Verdict.DENY, decided_by=_WITHDRAWN
-            )
-            subject = self.run.subject(request.step)
-            self.run.record(approval_decided(subject, request, word, EventCode.APR004D))
-            self.keeper.resolve(Resolution(decision=word, settled=Settled.WITHDRAWN))
+            self._withdraw_request(request)
+
+    def _withdraw_request(self, request: ApprovalRequest) -> None:
+        word = Decision(request_id=request.request_id, verdict=Verdict.DENY, decided_by=_WITHDRAWN)
+        subject = self.run.subject(request.step)
+        self.run.record(approval_decided(subject, request, word, EventCode.APR004D))
+        self.keeper.resolve(Resolution(decision=word, settled=Settled.WITHDRAWN))
+
+    async def _withdraw(self, slots: tuple[Slot, ...]) -> None:
+        """Calls of an atomic batch that will not run: their steps are given back.
+
+        Raises:
+            AuditError: the log could not take it.
+        """
+        for slot in slots:
+            if slot.status is SlotStatus.PENDING and slot.request is not None:
+                self._withdraw_request(slot.request)
+            self.run.drop(slot.step)
+            arguments = slot.call.arguments if isinstance(slot.call.arguments, Mapping) else {}
+            call = IngestedCall(step=slot.step, call=slot.call, arguments=arguments, raw=None)
+            await self.guarded.refuse(call, BATCH_REFUSED)
 
     def _record_end(self, outcome: Outcome) -> None:
         run, view = self.run, self.run.view()
@@ -826,6 +861,26 @@ def _resolution(decision: Decision, admission: Admission) -> Resolution:
 def _lost(result: TurnResult) -> TurnLost:
     lost = result.lost or failure("model", StopCode.MODEL_ERROR, "no turn")
     return TurnLost(outcome=lost, soft=result.soft, again=result.again)
+
+
+def _rounds(slots: tuple[Slot, ...], exclusive: frozenset[str]) -> tuple[tuple[Slot, ...], ...]:
+    """The calls in rounds that run one after the other; a call of an exclusive tool is alone in its."""
+    rounds: list[tuple[Slot, ...]] = []
+    together: list[Slot] = []
+    for slot in slots:
+        if slot.call.name not in exclusive:
+            together.append(slot)
+            continue
+        rounds += [tuple(together)] if together else []
+        rounds.append((slot,))
+        together = []
+    return (*rounds, tuple(together)) if together else tuple(rounds)
+
+
+def _surplus(most: float) -> ToolOutput:
+    details: dict[str, Json] = {"budget": "max_batch", "limit": int(most)}
+    text = f"A response may ask for {most:g} calls at most; this one is beyond them. Ask again."
+    return refusal(CallCode.BUDGET_EXHAUSTED, text, retryable=True, details=details)
 
 
 def _slots(state: State) -> tuple[Slot, ...]:
