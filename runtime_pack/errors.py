@@ -10,6 +10,7 @@
     ├── EmitterError           the host's emitter raised; stops the action that caused the event
     ├── StoreError             a saved run could not be written or read
     │   ├── RunNotFound        no such run
+    │   │   └── RunAmbiguous   the beginning of an id that several runs have
     │   ├── RunConflict        another writer moved the run on; nothing was written
     │   ├── RunBusy            another process drives the run; nothing was done
     │   └── StateRefused       missing or wrong seal, unknown format, newer schema
@@ -19,6 +20,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +37,7 @@ __all__ = (
     "ModelFault",
     "ModelRequestError",
     "PriceUnknown",
+    "RunAmbiguous",
     "RunBusy",
     "RunConflict",
     "RunNotFound",
@@ -91,6 +94,21 @@ class RunNotFound(StoreError):
     def __init__(self, run_id: str) -> None:
         super().__init__(f"no saved run has the id {run_id!r}")
         self.run_id = run_id
+
+
+class RunAmbiguous(RunNotFound):
+    """Several runs have an id that begins so; `found` names them."""
+
+    def __init__(self, prefix: str, found: Sequence[str]) -> None:
+        super().__init__(prefix)
+        self.found = tuple(found)
+
+    def __str__(self) -> str:
+        """Some of them, so that a longer beginning can be given."""
+        few, more = ", ".join(self.found[:5]), len(self.found) - 5
+        return f"{self.run_id!r} is the beginning of {few}" + (
+            f" and {more} more" if more > 0 else ""
+        )
 
 
 class RunConflict(StoreError):

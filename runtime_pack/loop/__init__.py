@@ -183,12 +183,14 @@ async def cancel_saved_run(
 ) -> LoopResult:
     """End a saved run for good: its requests are withdrawn, and nothing of it runs or is asked.
 
-    A process that drives the run at this moment is stopped by its next save, before what that
-    save was to cover. A run that is over is left as it ended.
+    A run that is over is left as it ended. Where the store knows that another process drives the
+    run, that process ends it after its step in hand; else it is stopped by its next save, before
+    what that save was to cover.
 
     Returns:
-        `Cancelled`, or what the run had ended with; a `LoopError` if another process moved the run
-        on meanwhile (STATE_CONFLICT: try again) or it is not authentic (STATE_INTEGRITY).
+        `Cancelled`, or what the run had ended with; a `LoopError` if another process drives the
+        run, and will end it, or moved it on meanwhile (STATE_CONFLICT), or if it is not authentic
+        (STATE_INTEGRITY).
 
     Raises:
         RunNotFound: the store has no such run.

@@ -33,8 +33,10 @@ from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.guard.execution import CUT, NOT_BEGUN, OUTCOME_UNKNOWN
 from runtime_pack.guard.observer import Observer
 from runtime_pack.guard.turns import TurnResult
+from runtime_pack.letters import Letters
 from runtime_pack.loop.granting import fresh_grants, give, has_room, reopened
 from runtime_pack.loop.keeper import Keeper, Taken, read_rows, restored_state
+from runtime_pack.loop.post import PostBox
 from runtime_pack.loop.results import RESULTS, LoopResult, TurnInput
 from runtime_pack.machine import (
     BATCH_REFUSED,
@@ -136,6 +138,7 @@ class Drive:
         self.exclusive = frozenset(n for n, spec in self.offered.items() if spec.exclusive)
         self.context = context
         self.keeper = Keeper(self.run, store, given or _given(turn_input, guarded))
+        self.post = PostBox(self.run, store)
         self.rules = Rules(max_consecutive_refused=1, wrap_up=False)
         self.state: State = Thinking()
         self.outcome: Outcome | None = None
@@ -173,9 +176,15 @@ class Drive:
         Raises:
             ContractError: a grant cannot be given to this run.
         """
-        problem = self._check(decisions, message, abandon=abandon)
+        letters = await self.post.read()
+        given = (*self._posted(letters, abandon=abandon), *decisions)
+        problem = self._check(given, message, abandon=abandon)
         if problem is not None:
             return self._result(problem, None)
+        # Of two that say the same, the one that was left before counts.
+        decisions = tuple({word.request_id: word for word in reversed(given)}.values())
+        if letters.cancel is not None:
+            return await self.call_off(letters.cancel.words)
         granted = self._grant(grants, message)
         over = self._over(message, granted)
         if over is not None:
@@ -218,6 +227,11 @@ class Drive:
                 return attrs.evolve(result, stop=problem.stop)
         return result
 
+    def told_already(self, decisions: tuple[Decision, ...]) -> LoopResult | None:
+        """What decisions that somebody else brought first are told; None if they are news."""
+        problem = self._check(decisions, None, abandon=False)
+        return None if problem is None else self._result(problem, None)
+
     async def call_off(self, reason: str) -> LoopResult:
         """End a saved run, if it is not over, without taking it up."""
         ended = self.state.outcome if isinstance(self.state, Ended) else None
@@ -231,6 +245,21 @@ class Drive:
         body: dict[str, Json] = {"revision": self.keeper.revision, "decisions": 0}
         event = Event(code=EventCode.RUN003O, subject=self.run.subject(), object=body)
         return await self._drive([event], None)
+
+    def _posted(self, letters: Letters, *, abandon: bool) -> tuple[Decision, ...]:
+        """What was decided elsewhere about calls that still wait."""
+        pending = () if abandon else self._pending()
+        resolved, left = self.keeper.resolved, letters.decisions
+        return tuple(left[name] for name in pending if name in left and name not in resolved)
+
+    async def _read_letters(self) -> None:
+        """What others said while the run is driven: a wish to end it holds after the step in hand."""
+        letters = await self.post.read()
+        if letters.cancel is not None:
+            self.run.cancel(letters.cancel.words, mode="after_step")
+        for decision in self._posted(letters, abandon=False):
+            self.decisions.setdefault(decision.request_id, decision)
+            self.unanswered.discard(decision.request_id)
 
     def _check(
         self, decisions: tuple[Decision, ...], message: str | None, *, abandon: bool
@@ -737,6 +766,8 @@ class Drive:
 
     async def _save(self) -> None:
         await self.keeper.save(self.state, self.outcome)
+        if self.outcome is None and self.post.has_news():
+            await self._read_letters()
 
     # ── leaving ───────────────────────────────────────────────────────────────────────────────
 
@@ -901,6 +932,8 @@ def _broken(error: AuditError | EmitterError | StoreError) -> Outcome:
             return failure("emitter", StopCode.EMITTER_FAILED, str(error))
         case RunConflict():
             return failure("store", StopCode.STATE_CONFLICT, str(error))
+        case StateRefused():
+            return failure("state", StopCode.STATE_INTEGRITY, str(error))
         case _:
             return failure("store", StopCode.STORE_FAILED, str(error))
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NotRequired, TypedDict
 
@@ -13,19 +15,25 @@ import attrs
 from runtime_pack.approvals import Decision
 from runtime_pack.audit.log import AuditLog
 from runtime_pack.catalog import ToolOutput, ToolSpec
-from runtime_pack.errors import ContractError, StateRefused, StopCode
+from runtime_pack.errors import ContractError, RunBusy, StateRefused, StopCode, StoreError
 from runtime_pack.grants import Grant
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
 from runtime_pack.ledger import TURNS, UNLIMITED, parse_count
 from runtime_pack.loop.drive import Drive, checked_context, restore
+from runtime_pack.loop.keeper import read_rows
+from runtime_pack.loop.post import claimed, leave_wish
 from runtime_pack.loop.results import LoopError, LoopResult, TurnInput
 from runtime_pack.machine import OutcomeKind, Stop
 from runtime_pack.messages import Json
 from runtime_pack.policy import TaskContract
 from runtime_pack.ports import ContextFactory, ExecutionContext, ToolRuntime
-from runtime_pack.state import RunStore
+from runtime_pack.state import RunStore, open_head
 
 __all__ = ("Entry", "ResumeOptions", "RunOptions", "call_off", "prepare_resume", "prepare_run")
+
+# For so long the loser of a race waits for what the winner says.
+_LOOKS: Final = 50
+_LOOK_SECONDS: Final = 0.02
 
 # Of each limit the saved one holds.
 _ANY: Final = TaskContract(
@@ -100,7 +108,11 @@ def prepare_run(
     async def start() -> LoopResult:
         # Not before it is known that this drive is the only one.
         guarded.task_run.ledger.lower(TURNS, limit)
-        return await drive.start()
+        try:
+            async with claimed(store, guarded.task_run.id):
+                return await drive.start()
+        except StoreError as error:
+            return _refused_result(guarded, guarded.task_run.id, error)
 
     return Entry(guarded.task_run, start)
 
@@ -133,16 +145,42 @@ def prepare_resume(
         raise ContractError("abandon", "calls are either decided or abandoned")
 
     async def take_up() -> LoopResult:
+        context = checked_context(create_context)
         try:
-            context = checked_context(create_context)
-            drive = restore(guarded, await store.load(run_id), context, store)
-            return await drive.take_up(
-                tuple(decisions), message, abandon=abandon, grants=tuple(grants)
-            )
+            # What is loaded before the claim could be of another drive's past.
+            async with claimed(store, run_id):
+                drive = restore(guarded, await store.load(run_id), context, store)
+                return await drive.take_up(
+                    tuple(decisions), message, abandon=abandon, grants=tuple(grants)
+                )
+        except RunBusy as error:
+            told = await _told_by_other(guarded, store, run_id, tuple(decisions))
+            return told or _refused_result(guarded, run_id, error)
         except StateRefused as error:
-            return _refused_result(guarded, run_id, str(error))
+            return _refused_result(guarded, run_id, error)
 
     return Entry(run, take_up)
+
+
+async def _told_by_other(
+    guarded: GuardedRuntime, store: RunStore, run_id: str, decisions: tuple[Decision, ...]
+) -> LoopResult | None:
+    """What came of decisions that the drive which has the run brought too; it saves them first of all.
+
+    None if it says nothing about them in time. Nothing is written.
+    """
+    names = {decision.request_id for decision in decisions}
+    for _ in range(_LOOKS if names else 0):
+        saved = await store.load(run_id)
+        try:
+            open_head(saved, store.seal)
+            if names & read_rows(saved.rows).resolved.keys():
+                drive = restore(guarded, saved, ExecutionContext(), store)
+                return drive.told_already(decisions)
+        except (AttributeError, KeyError, TypeError, ValueError, StateRefused):
+            return None
+        await asyncio.sleep(_LOOK_SECONDS)
+    return None
 
 
 async def call_off(store: RunStore, run_id: str, reason: str, audit: AuditLog | None) -> LoopResult:
@@ -154,14 +192,27 @@ async def call_off(store: RunStore, run_id: str, reason: str, audit: AuditLog | 
     """
     run = create_agent_task_run(_ANY, audit=audit, seal=store.seal)
     guarded = run.guard_runtime(_NoTools())
-    saved = await store.load(run_id)
     run.enter()
     try:
-        return await restore(guarded, saved, ExecutionContext(), store).call_off(reason)
+        return await _called_off(guarded, store, run_id, reason)
+    except RunBusy as error:
+        await leave_wish(store, run_id, reason)
+        with contextlib.suppress(RunBusy):
+            # Its driver may have ended before it could see the wish.
+            return await _called_off(guarded, store, run_id, reason)
+        return _refused_result(guarded, run_id, error)
     except StateRefused as error:
-        return _refused_result(guarded, run_id, str(error))
+        return _refused_result(guarded, run_id, error)
     finally:
         run.leave()
+
+
+async def _called_off(
+    guarded: GuardedRuntime, store: RunStore, run_id: str, reason: str
+) -> LoopResult:
+    async with claimed(store, run_id):
+        saved = await store.load(run_id)
+        return await restore(guarded, saved, ExecutionContext(), store).call_off(reason)
 
 
 class _NoTools:
@@ -194,7 +245,15 @@ def _refuse_other_definitions(guarded: GuardedRuntime, given: TurnInput) -> None
             raise ContractError(spec.name, "is offered otherwise than the runtime defines it")
 
 
-def _refused_result(guarded: GuardedRuntime, run_id: str, problem: str) -> LoopResult:
+def _refused_result(guarded: GuardedRuntime, run_id: str, error: StoreError) -> LoopResult:
+    """A drive that did not begin."""
+    match error:
+        case RunBusy():
+            stage, code = "store", StopCode.STATE_CONFLICT
+        case StateRefused():
+            stage, code = "state", StopCode.STATE_INTEGRITY
+        case _:
+            stage, code = "store", StopCode.STORE_FAILED
     return LoopError(
         kind=OutcomeKind.ERROR,
         run_id=run_id,
@@ -202,7 +261,7 @@ def _refused_result(guarded: GuardedRuntime, run_id: str, problem: str) -> LoopR
         messages=(),
         ledger=guarded.task_run.view(),
         steps=(),
-        stop=Stop(code=StopCode.STATE_INTEGRITY, message=problem, stage="state"),
+        stop=Stop(code=code, message=str(error), stage=stage),
         requests=(),
         state=None,
     )

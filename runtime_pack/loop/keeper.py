@@ -326,6 +326,7 @@ class Keeper:
             "schema": SCHEMA,
             "run": run.id,
             "revision": self.revision + 1,
+            "saved_at": run.clock.now().isoformat(),
             "task": run.task,
             "turn": run.turn,
             "state": state_to_json(state),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, cast, runtime_checkable
 
 import attrs
 
 from runtime_pack.errors import RunNotFound
 from runtime_pack.seal import Seal
 
-__all__ = ("Claim", "RunStore", "SavedRun", "SharedRunStore", "checked_run_id")
+__all__ = ("Claim", "RunStore", "SavedRun", "SharedRunStore", "as_shared", "checked_run_id")
 
 # An id becomes the name of a folder: the same form as `guard.task_run.checked_id`.
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\Z", re.ASCII)
@@ -149,3 +149,14 @@ class SharedRunStore(RunStore, Protocol):
             StoreError: nobody can say.
         """
         ...
+
+
+def as_shared(store: RunStore | None) -> SharedRunStore | None:
+    """The store, if it is a shared one.
+
+    Asked by every drive of a run, so it looks at two methods and not at all of them, as
+    `isinstance` would.
+    """
+    if hasattr(store, "letter_count") and hasattr(store, "claim"):
+        return cast("SharedRunStore", store)
+    return None

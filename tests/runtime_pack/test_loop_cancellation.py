@@ -29,6 +29,7 @@ from runtime_pack import (
     LoopError,
     LoopResult,
     MemoryRunStore,
+    RunStore,
     Suspended,
     TaskContract,
     ToolPolicy,
@@ -363,22 +364,38 @@ def test_a_call_in_doubt_counts_when_its_run_is_cancelled() -> None:
     asyncio.run(scenario())
 
 
-def test_a_driver_whose_run_is_cancelled_elsewhere_stops_at_its_next_save() -> None:
-    """Two writers: the one that drives finds that the run moved on, and runs nothing more."""
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_driver_whose_run_is_cancelled_elsewhere_runs_nothing_more(plain: bool) -> None:
+    """It ends the run after its step in hand; with a store that passes nothing on, it is overtaken."""
+
+    class Plain:
+        """The two methods of a store."""
+
+        def __init__(self, store: MemoryRunStore) -> None:
+            self.commit, self.load, self.seal = store.commit, store.load, store.seal
 
     async def scenario() -> None:
-        store = MemoryRunStore()
+        memory = MemoryRunStore()
+        store: RunStore = Plain(memory) if plain else memory
+        others: list[LoopResult] = []
 
         async def other(context: ExecutionContext) -> Json:
-            await cancel_saved_run(store=store, run_id=context.run, reason="from outside")
+            told = await cancel_saved_run(store=store, run_id=context.run, reason="from outside")
+            others.append(told)
             return "done"
 
         stage = Rehearsal(shelf=ToolShelf().add("t:tool", does=other), store=store)
         result = await stage.play(ONE)
 
-        assert isinstance(result, LoopError)
         assert result.stop is not None
-        assert result.stop.code == "STATE_CONFLICT"
+        (told,) = others
+        if plain:
+            assert (isinstance(result, LoopError), result.stop.code) == (True, "STATE_CONFLICT")
+            assert isinstance(told, Cancelled)
+        else:
+            assert (isinstance(result, Cancelled), result.stop.message) == (True, "from outside")
+            assert told.stop is not None
+            assert told.stop.code == "STATE_CONFLICT"
         assert isinstance(await stage.go_on(result), Cancelled)
 
     asyncio.run(scenario())

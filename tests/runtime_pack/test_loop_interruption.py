@@ -63,7 +63,10 @@ async def interrupted(stage: Rehearsal, *script: Turn, stop: str, mode: str) -> 
     """A run that is stopped while its first tool runs."""
     stage.prepare(script)
     drive = asyncio.ensure_future(stage.start())
-    await asyncio.sleep(0.01)
+    # Cryptography is loaded at the first save, which may take longer than any fixed time; the shelf
+    # has no event to wait for, and runs that end without a call are waited for too.
+    while not stage.shelf.calls and not drive.done():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
     getattr(stage.run, stop)("enough", mode)
     return await drive
 

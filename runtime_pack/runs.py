@@ -1,0 +1,564 @@
+"""Saved runs from outside: list, show, decide, cancel, resume; from any process that has the key.
+
+Nothing here drives a run but `resume`, and `cancel` where nobody else does. What is said about a run
+that is not driven here is left in its store as a letter; whoever drives it next, or now, heeds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from runtime_pack.approvals import ApprovalRequest, Decision, Resolution, Settled, Verdict
+from runtime_pack.audit import AuditLog
+from runtime_pack.errors import (
+    CallCode,
+    RunAmbiguous,
+    RunNotFound,
+    StateRefused,
+    StopCode,
+    StoreError,
+)
+from runtime_pack.labels import Label, parse_label
+from runtime_pack.ledger import STEPS, TURNS
+from runtime_pack.letters import (
+    Letters,
+    decision_key,
+    open_letters,
+    seal_letter,
+)
+from runtime_pack.loop import LoopResult, cancel_saved_run, resume_governed_agent_loop
+from runtime_pack.loop.keeper import Taken, read_rows, restored_state
+from runtime_pack.machine import (
+    Ended,
+    Executing,
+    Outcome,
+    OutcomeKind,
+    SlotStatus,
+    State,
+    Stop,
+    Waiting,
+)
+from runtime_pack.messages import Json
+from runtime_pack.ports import Clock, SystemClock, ToolRuntime
+from runtime_pack.records import StepRecord
+from runtime_pack.state import open_head
+from runtime_pack.stores import SharedRunStore
+
+__all__ = (
+    "CancelReply",
+    "CancelStatus",
+    "Reply",
+    "RunDetails",
+    "RunStatus",
+    "RunSummary",
+    "SavedRequest",
+    "approve",
+    "cancel",
+    "cancel_all",
+    "decide",
+    "deny",
+    "find_run",
+    "list_runs",
+    "resume",
+    "show_run",
+)
+
+RuntimeFactory: TypeAlias = Callable[[str], ToolRuntime]
+"""Makes the guarded runtime for a run of this id: a new `AgentTaskRun` each time."""
+
+
+class RunStatus(StrEnum):
+    """Where a saved run stands."""
+
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"
+    WAITING = "waiting"
+    SUSPENDED = "suspended"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+    DAMAGED = "damaged"
+
+
+_STATUS: Final = {
+    OutcomeKind.APPROVAL_REQUIRED: RunStatus.WAITING,
+    OutcomeKind.SUSPENDED: RunStatus.SUSPENDED,
+    OutcomeKind.COMPLETED: RunStatus.COMPLETED,
+    OutcomeKind.CANCELLED: RunStatus.CANCELLED,
+    OutcomeKind.ERROR: RunStatus.ERROR,
+}
+
+
+@attrs.frozen(kw_only=True)
+class RunSummary:
+    """A run as a list shows it.
+
+    Attributes:
+        status: `running` while a process drives it, `interrupted` if one stopped in the middle,
+            `damaged` if its seal does not match; then `problem` says what, and nothing else is known.
+        pending: how many requests wait for a person and are not decided.
+        decided: how many requests were decided, and wait for the run to be taken up.
+        saved_at: when it was last saved; None if an earlier version saved it.
+        cancel: who asked that it ends, and why, while it has not.
+    """
+
+    run_id: str
+    status: RunStatus
+    task: str = ""
+    stop: Stop | None = None
+    pending: int = 0
+    decided: int = 0
+    turns: int = 0
+    steps: int = 0
+    saved_at: datetime | None = None
+    cancel: str | None = None
+    problem: str | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        """For machines."""
+        return {
+            "run": self.run_id,
+            "status": str(self.status),
+            "task": self.task,
+            "stop": None if self.stop is None else self.stop.to_json(),
+            "pending": self.pending,
+            "decided": self.decided,
+            "turns": self.turns,
+            "steps": self.steps,
+            "saved_at": None if self.saved_at is None else self.saved_at.isoformat(),
+            "cancel": self.cancel,
+            "problem": self.problem,
+        }
+
+
+@attrs.frozen(kw_only=True)
+class SavedRequest:
+    """A request that waits, and what was said of it since the run was saved."""
+
+    request: ApprovalRequest
+    expired: bool
+    decision: Decision | None
+
+    def to_json(self) -> dict[str, Json]:
+        """For machines; with the whole request."""
+        decision = None if self.decision is None else self.decision.to_json()
+        return {**self.request.to_json(), "expired": self.expired, "decision": decision}
+
+
+@attrs.frozen(kw_only=True)
+class RunDetails:
+    """All that is told of one run; `ledger` is as it was saved."""
+
+    summary: RunSummary
+    requests: tuple[SavedRequest, ...]
+    steps: tuple[StepRecord, ...]
+    ledger: Mapping[str, Json]
+    label: Label
+    text: str
+    audit_log: str | None
+    audit_head: str | None
+
+    def to_json(self) -> dict[str, Json]:
+        """For machines."""
+        return {
+            **self.summary.to_json(),
+            "requests": [request.to_json() for request in self.requests],
+            "records": [record.to_json() for record in self.steps],
+            "ledger": dict(self.ledger),
+            "label": self.label.to_json(),
+            "text": self.text,
+            "audit": {"path": self.audit_log, "head": self.audit_head},
+        }
+
+
+@attrs.frozen(kw_only=True)
+class Reply:
+    """What became of a decision. `code` is None when it was recorded; else it had no effect.
+
+    With ALREADY_RESOLVED, `decision` is the one that stands and says the same.
+    """
+
+    request_id: str
+    code: StopCode | CallCode | None
+    message: str
+    decision: Decision | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        """For machines."""
+        return {
+            "request_id": self.request_id,
+            "code": None if self.code is None else str(self.code),
+            "message": self.message,
+            "decision": None if self.decision is None else self.decision.to_json(),
+        }
+
+
+class CancelStatus(StrEnum):
+    """What became of a request to cancel."""
+
+    CANCELLED = "cancelled"
+    REQUESTED = "requested"
+    OVER = "over"
+    FAILED = "failed"
+
+
+@attrs.frozen(kw_only=True)
+class CancelReply:
+    """What became of a request to cancel a run.
+
+    It was cancelled here; or another process drives it and ends it after its step in hand; or it
+    was over before; or it could not be, which the message explains.
+    """
+
+    run_id: str
+    status: CancelStatus
+    message: str
+
+    def to_json(self) -> dict[str, Json]:
+        """For machines."""
+        return {"run": self.run_id, "status": str(self.status), "message": self.message}
+
+
+# ── reading ───────────────────────────────────────────────────────────────────────────────────
+
+
+@attrs.frozen(kw_only=True)
+class _Known:
+    """A saved run that was opened: its seal matched."""
+
+    run_id: str
+    head: Mapping[str, Any]
+    held: Taken
+    state: State
+    outcome: Outcome | None
+    letters: Letters
+
+    @property
+    def pending(self) -> dict[str, ApprovalRequest]:
+        if not isinstance(self.state, Executing | Waiting):
+            return {}
+        return {
+            slot.request.request_id: slot.request
+            for slot in self.state.slots
+            if slot.status is SlotStatus.PENDING and slot.request is not None
+        }
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can follow, whoever takes it up."""
+        if not isinstance(self.state, Ended):
+            return False
+        return self.state.outcome.kind is not OutcomeKind.SUSPENDED
+
+
+async def _open(store: SharedRunStore, run_id: str) -> _Known:
+    saved = await store.load(run_id)
+    head: Mapping[str, Any] = open_head(saved, store.seal)
+    letters = open_letters(run_id, await store.letters(run_id), store.seal)
+    try:
+        held = read_rows(saved.rows)
+        state, outcome = restored_state(head, held.results)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StateRefused(f"the saved run cannot be read ({error})") from error
+    return _Known(
+        run_id=run_id, head=head, held=held, state=state, outcome=outcome, letters=letters
+    )
+
+
+async def find_run(store: SharedRunStore, prefix: str) -> str:
+    """The id of the run whose id begins with *prefix*.
+
+    Raises:
+        RunNotFound: there is none.
+        RunAmbiguous: there are several, and none is named so in full.
+        StoreError: the store could not be read.
+    """
+    ids = await store.list_ids()
+    if prefix in ids:
+        return prefix
+    found = [run_id for run_id in ids if prefix and run_id.startswith(prefix)]
+    if not found:
+        raise RunNotFound(prefix)
+    if len(found) > 1:
+        raise RunAmbiguous(prefix, found)
+    return found[0]
+
+
+async def list_runs(store: SharedRunStore) -> tuple[RunSummary, ...]:
+    """All runs, those that were saved last first. A damaged one is listed as such.
+
+    Raises:
+        StoreError: the store could not be read.
+    """
+    found = [await _summary(store, run_id) for run_id in await store.list_ids()]
+    kept = [summary for summary in found if summary is not None]
+    return tuple(sorted(kept, key=_newest_first))
+
+
+def _newest_first(summary: RunSummary) -> tuple[float, str]:
+    saved = summary.saved_at
+    return (0.0 if saved is None else -saved.timestamp(), summary.run_id)
+
+
+async def _summary(store: SharedRunStore, run_id: str) -> RunSummary | None:
+    try:
+        return await _summarise(store, await _open(store, run_id))
+    except RunNotFound:
+        # It was deleted since the ids were read.
+        return None
+    except StoreError as error:
+        return RunSummary(run_id=run_id, status=RunStatus.DAMAGED, problem=str(error))
+
+
+async def _summarise(store: SharedRunStore, known: _Known) -> RunSummary:
+    pending, letters = known.pending, known.letters
+    decided = sum(1 for name in pending if name in letters.decisions)
+    used: Mapping[str, Any] = known.head["ledger"]["used"]
+    saved_at, asked = known.head.get("saved_at"), letters.cancel
+    return RunSummary(
+        run_id=known.run_id,
+        status=await _status(store, known),
+        task=str(known.head["task"]),
+        stop=None if known.outcome is None else known.outcome.stop,
+        pending=len(pending) - decided,
+        decided=decided,
+        turns=int(used.get(TURNS, 0)),
+        steps=int(used.get(STEPS, 0)),
+        saved_at=None if saved_at is None else datetime.fromisoformat(saved_at),
+        cancel=None if asked is None or known.is_over else asked.words,
+    )
+
+
+async def _status(store: SharedRunStore, known: _Known) -> RunStatus:
+    if await store.is_claimed(known.run_id):
+        return RunStatus.RUNNING
+    if known.outcome is None:
+        return RunStatus.INTERRUPTED
+    return _STATUS[known.outcome.kind]
+
+
+async def show_run(store: SharedRunStore, run_id: str, *, clock: Clock | None = None) -> RunDetails:
+    """One run in full.
+
+    Raises:
+        RunNotFound: there is none of this id.
+        StateRefused: its seal, or that of a letter to it, does not match.
+        StoreError: the store could not be read.
+    """
+    known = await _open(store, run_id)
+    now = (clock or SystemClock()).now()
+    log, head = known.head.get("audit_log"), known.head.get("audit_head")
+    return RunDetails(
+        summary=await _summarise(store, known),
+        requests=tuple(
+            SavedRequest(
+                request=request,
+                expired=request.expired(now),
+                decision=known.letters.decisions.get(request.request_id),
+            )
+            for request in known.pending.values()
+        ),
+        steps=tuple(known.held.steps),
+        ledger=known.head["ledger"],
+        label=parse_label(known.head["label"]),
+        text="" if known.outcome is None else known.outcome.text,
+        audit_log=None if log is None else str(log),
+        audit_head=None if head is None else str(head),
+    )
+
+
+# ── deciding ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def decide(
+    store: SharedRunStore, run_id: str, decision: Decision, *, clock: Clock | None = None
+) -> Reply:
+    """Leave a decision for whoever takes the run up; the request is held against the saved run.
+
+    The first decision stands, whatever way it came. The call does not run here: the driver judges it
+    again, records the decision in its log, and runs the call at most once.
+
+    Raises:
+        RunNotFound: there is no such run.
+        StateRefused: the run's seal, or that of a letter to it, does not match.
+        StoreError: the store could not be read or written.
+    """
+    known = await _open(store, run_id)
+    request_id = decision.request_id
+    refused = _refused(known, decision, (clock or SystemClock()).now())
+    if refused is not None:
+        return refused
+    key = decision_key(request_id)
+    letter = seal_letter(run_id, key, decision.to_json(), store.seal)
+    standing = await store.post(run_id, key, letter)
+    stands = open_letters(run_id, {key: standing}, store.seal).decisions[request_id]
+    if standing != letter:
+        return _second(decision, stands)
+    # Whoever drove the run meanwhile may have had another word.
+    resolution = (await _open(store, run_id)).held.resolved.get(request_id)
+    if resolution is not None and not resolution.decision.says_the_same(decision):
+        return _resolved(decision, resolution)
+    text = f"{decision.verdict}: recorded"
+    return Reply(request_id=request_id, code=None, message=text, decision=stands)
+
+
+def _second(decision: Decision, stands: Decision) -> Reply:
+    same = decision.says_the_same(stands)
+    return Reply(
+        request_id=decision.request_id,
+        code=StopCode.ALREADY_RESOLVED if same else StopCode.APPROVAL_CONFLICT,
+        message=f"{stands.decided_by} said {stands.verdict} before; that stands",
+        decision=stands,
+    )
+
+
+def _refused(known: _Known, decision: Decision, now: datetime) -> Reply | None:
+    """Why the decision has no effect, if it has none."""
+    request_id = decision.request_id
+    resolution = known.held.resolved.get(request_id)
+    if resolution is not None:
+        return _resolved(decision, resolution)
+    request = known.pending.get(request_id)
+    if request is None:
+        text = f"run {known.run_id} has no pending request {request_id[:80]!r}"
+        return Reply(request_id=request_id, code=StopCode.APPROVAL_NOT_FOUND, message=text)
+    earlier = known.letters.decisions.get(request_id)
+    if earlier is not None:
+        return _second(decision, earlier)
+    if request.expired(now):
+        text = f"it expired at {request.expires_at}; resume the run, and the model can ask again"
+        return Reply(request_id=request_id, code=CallCode.APPROVAL_EXPIRED, message=text)
+    return None
+
+
+def _resolved(decision: Decision, resolution: Resolution) -> Reply:
+    """What a decision is told about a request that was decided: as the loop tells it."""
+    settled, stands = resolution.settled, resolution.decision
+    same = stands.says_the_same(decision) and settled is not Settled.WITHDRAWN
+    code: StopCode | CallCode = StopCode.ALREADY_RESOLVED if same else StopCode.APPROVAL_CONFLICT
+    text = f"it was decided: {stands.verdict} by {stands.decided_by}, {settled}"
+    if settled is Settled.EXPIRED:
+        code, text = CallCode.APPROVAL_EXPIRED, "it was not decided in time"
+    return Reply(request_id=decision.request_id, code=code, message=text, decision=stands)
+
+
+async def approve(
+    store: SharedRunStore, run_id: str, request_id: str, *, decided_by: str, reason: str = ""
+) -> Reply:
+    """`decide` with a yes."""
+    decision = Decision(
+        request_id=request_id, verdict=Verdict.APPROVE, decided_by=decided_by, reason=reason
+    )
+    return await decide(store, run_id, decision)
+
+
+async def deny(
+    store: SharedRunStore, run_id: str, request_id: str, *, decided_by: str, reason: str = ""
+) -> Reply:
+    """`decide` with a no; the model is told the reason."""
+    decision = Decision(
+        request_id=request_id, verdict=Verdict.DENY, decided_by=decided_by, reason=reason
+    )
+    return await decide(store, run_id, decision)
+
+
+# ── driving ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def resume(
+    store: SharedRunStore,
+    run_id: str,
+    *,
+    make_runtime: RuntimeFactory,
+    decisions: Sequence[Decision] = (),
+    message: str | None = None,
+    abandon: bool = False,
+) -> LoopResult:
+    """Take the run up with what was decided meanwhile, and drive it on.
+
+    Raises:
+        ContractError, RunNotFound, StoreError: as `resume_governed_agent_loop`.
+    """
+    return await resume_governed_agent_loop(
+        runtime=make_runtime(run_id),
+        store=store,
+        run_id=run_id,
+        decisions=decisions,
+        message=message,
+        abandon=abandon,
+    )
+
+
+async def cancel(
+    store: SharedRunStore,
+    run_id: str,
+    *,
+    by: str,
+    reason: str = "",
+    audit: AuditLog | None = None,
+) -> CancelReply:
+    """End a run for good: here and now, or through the process that drives it.
+
+    What waits for a person is withdrawn, every call of the batch in hand gets its result, and what
+    had begun is charged. Nothing runs.
+
+    Args:
+        store: where the run is saved.
+        run_id: which run.
+        by: who wants it.
+        reason: why; both stand in the result.
+        audit: the log for the end, if the run is ended here.
+
+    Raises:
+        RunNotFound: there is no such run.
+        StateRefused: the run's seal, or that of a letter to it, does not match.
+        StoreError: the store could not be read or written.
+    """
+    known = await _open(store, run_id)
+    if known.is_over:
+        return CancelReply(run_id=run_id, status=CancelStatus.OVER, message="it was over before")
+    words = f"cancelled by {by}" + (f": {reason}" if reason else "")
+    result = await cancel_saved_run(store=store, run_id=run_id, reason=words, audit=audit)
+    return _cancelled(result)
+
+
+def _cancelled(result: LoopResult) -> CancelReply:
+    stop = result.stop
+    code, told = ("", "") if stop is None else (stop.code, stop.message)
+    if result.kind is OutcomeKind.CANCELLED:
+        return CancelReply(run_id=result.run_id, status=CancelStatus.CANCELLED, message=told)
+    if code == StopCode.STATE_CONFLICT:
+        text = "another process drives it, and ends it after its step in hand"
+        return CancelReply(run_id=result.run_id, status=CancelStatus.REQUESTED, message=text)
+    status = CancelStatus.OVER if result.kind is OutcomeKind.COMPLETED else CancelStatus.FAILED
+    return CancelReply(run_id=result.run_id, status=status, message=told or str(result.kind))
+
+
+async def cancel_all(
+    store: SharedRunStore, *, by: str, reason: str = "", audit: AuditLog | None = None
+) -> tuple[CancelReply, ...]:
+    """`cancel` for every run that is not over: the kill switch. One that fails holds up no other.
+
+    Raises:
+        StoreError: the runs could not be listed.
+    """
+    return tuple(
+        [
+            await _cancel_or_say(store, run_id, by=by, reason=reason, audit=audit)
+            for run_id in await store.list_ids()
+        ]
+    )
+
+
+async def _cancel_or_say(
+    store: SharedRunStore, run_id: str, *, by: str, reason: str, audit: AuditLog | None
+) -> CancelReply:
+    try:
+        return await cancel(store, run_id, by=by, reason=reason, audit=audit)
+    except StoreError as error:
+        return CancelReply(run_id=run_id, status=CancelStatus.FAILED, message=str(error))
