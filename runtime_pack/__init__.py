@@ -98,6 +98,14 @@ if TYPE_CHECKING:
     from runtime_pack.stores.sqlite import SQLiteRunStore
     from runtime_pack.threads import Threads
     from runtime_pack.web_catalog import build_web_tool_catalog, create_web_tool_runtime
+    from runtime_pack.workflow import Branch, BranchState, BranchStatus, Continuation, Workflow
+    from runtime_pack.workflow_drive import (
+        BranchRun,
+        WorkflowResult,
+        WorkflowStatus,
+        resume_workflow,
+        run_workflow,
+    )
     from web_tools.arguments import SearchRequest, WebToolCaps
     from web_tools.errors import WebErrorCode
     from web_tools.search import (
@@ -108,6 +116,16 @@ if TYPE_CHECKING:
 
 # Loaded on first use: these bring in the web side, or a database.
 _LATER: Final = {
+    "Branch": "runtime_pack.workflow",
+    "BranchState": "runtime_pack.workflow",
+    "BranchStatus": "runtime_pack.workflow",
+    "Continuation": "runtime_pack.workflow",
+    "Workflow": "runtime_pack.workflow",
+    "BranchRun": "runtime_pack.workflow_drive",
+    "WorkflowResult": "runtime_pack.workflow_drive",
+    "WorkflowStatus": "runtime_pack.workflow_drive",
+    "resume_workflow": "runtime_pack.workflow_drive",
+    "run_workflow": "runtime_pack.workflow_drive",
     "AddressPolicy": "egress",
     "SQLiteRunStore": "runtime_pack.stores.sqlite",
     "Between": "runtime_pack.shapes",
@@ -138,6 +156,10 @@ __all__ = (
     "AssistantMessage",
     "AuditLog",
     "Between",
+    "Branch",
+    "BranchRun",
+    "BranchState",
+    "BranchStatus",
     "BudgetWarning",
     "CallAdmitted",
     "CallCode",
@@ -149,6 +171,7 @@ __all__ = (
     "Clock",
     "Completed",
     "Confidentiality",
+    "Continuation",
     "ContractError",
     "Decision",
     "DirectoryRunStore",
@@ -218,6 +241,9 @@ __all__ = (
     "WebErrorCode",
     "WebSearchProvider",
     "WebToolCaps",
+    "Workflow",
+    "WorkflowResult",
+    "WorkflowStatus",
     "build_web_tool_catalog",
     "cancel_saved_run",
     "catalog_tool",
@@ -231,8 +257,10 @@ __all__ = (
     "price_table_from_genai_prices",
     "resume_governed_agent_loop",
     "resume_governed_agent_loop_sync",
+    "resume_workflow",
     "run_governed_agent_loop",
     "run_governed_agent_loop_sync",
+    "run_workflow",
     "stream_governed_agent_loop",
     "stream_governed_agent_loop_sync",
     "stream_resumed_agent_loop",

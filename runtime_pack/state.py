@@ -77,8 +77,10 @@ def seal_head(body: Mapping[str, Json], seal: Seal) -> bytes:
     return orjson.dumps({"body": content.decode(), "tag": seal.tag(content)})
 
 
-def open_head(saved: SavedRun, seal: Seal) -> dict[str, Json]:
-    """The head's body, if head and rows are what was sealed.
+def open_head(
+    saved: SavedRun, seal: Seal, *, form: str = FORMAT, reads: tuple[int, ...] = _READS
+) -> dict[str, Json]:
+    """The head's body, if head and rows are what was sealed, and of this form.
 
     Raises:
         StateRefused: another key, an edited byte, a row added, lost or moved, another run's
@@ -92,11 +94,11 @@ def open_head(saved: SavedRun, seal: Seal) -> dict[str, Json]:
         raise StateRefused("the saved run has no sealed head") from error
     seal.check(body, str(tag))
     fields: dict[str, Json] = orjson.loads(body)
-    if fields.get("format") != FORMAT:
+    if fields.get("format") != form:
         raise StateRefused(f"unknown format {fields.get('format')!r}")
-    if fields.get("schema") not in _READS or isinstance(fields.get("schema"), bool):
+    if fields.get("schema") not in reads or isinstance(fields.get("schema"), bool):
         raise StateRefused(
-            f"schema {fields.get('schema')!r} is none of {_READS}, which this version reads"
+            f"schema {fields.get('schema')!r} is none of {reads}, which this version reads"
         )
     if fields.get("run") != saved.run_id or fields.get("revision") != saved.revision:
         raise StateRefused("the head belongs to another run or revision")
