@@ -30,7 +30,13 @@ from egress._proxy_values import (
     ProxyRun,
 )
 from egress.address import Address
-from egress.client_hello import HelloReader, NeedMore, check_hello
+from egress.client_hello import (
+    AnswerReader,
+    HelloReader,
+    NeedMore,
+    check_hello,
+    leading_record,
+)
 from egress.decision import Deny, DenyReason, check_answers, check_listed
 from egress.policy import EgressPolicy
 from egress.ports import Resolver
@@ -71,6 +77,11 @@ class Proxy(Protocol):
     @property
     def head_seconds(self) -> float:
         """For a client to send its request head."""
+        ...
+
+    @property
+    def observer_seconds(self) -> float:
+        """For the observer to record one denial."""
         ...
 
     def runner_of(self, credentials: Credentials | None) -> Runner | None:
@@ -159,6 +170,7 @@ class Connection:
         "_started",
         "_status",
         "_task",
+        "_telling",
         "_timer",
         "_touched",
         "bytes_down",
@@ -178,6 +190,7 @@ class Connection:
         self._runner: Runner | None = None
         self._request: ProxyRequest | None = None
         self._task: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[str] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._started = self._touched = self._loop.time()
         self._outcome = Outcome.LEFT
@@ -255,7 +268,8 @@ class Connection:
 
     def _finish(self) -> None:
         upstream = self.upstream
-        busy = self._task is not None or not self.client.lost
+        working = self._task is not None or self._telling is not None
+        busy = working or not self.client.lost
         if busy or self._recorded or (upstream is not None and not upstream.lost):
             return
         self._recorded = True
@@ -409,8 +423,10 @@ class Connection:
             # The client speaks TLS only after the 200, so that a refusal from here on cannot be
             # a 403: it is an alert, a closed connection and the one event.
             self._establish()
-            await self._check_hello(target)
+            end = await self._check_hello(target)
             upstream = await self._dial(vetted, target.port)
+            self._outcome = Outcome.TUNNELLED
+            await self._pass_first_flights(target, upstream, end)
         else:
             upstream = await self._dial(vetted, target.port)
             self._establish()
@@ -423,6 +439,7 @@ class Connection:
         if upstream.lost:
             # It went before there was a tunnel to tell of it.
             if upstream.cut:
+                self._reason = self._reason or "reset"
                 self.client.reset()
             else:
                 self.client.close()
@@ -432,7 +449,49 @@ class Connection:
         self._status = 200
         self.client.write(ESTABLISHED)
 
-    async def _check_hello(self, target: Target) -> None:
+    async def _pass_first_flights(self, target: Target, upstream: Side, end: int) -> None:
+        """Passes one ClientHello on, and holds the rest until the server has said what it reads next.
+
+        A HelloRetryRequest has it read a second ClientHello, plain like the first, and some servers
+        take the name from that: it is checked as the first was. Whatever else the server answers,
+        the next plain hello would be an error to it.
+        """
+        self._pass_on(upstream, end)
+        answer, asks_again = AnswerReader(), None
+        while asks_again is None:
+            data = upstream.take()
+            if data:
+                asks_again = answer.feed(data)
+                self.client.write(data)
+                await self.client.drained()
+            elif not await upstream.more():
+                return
+        if asks_again and await self._pass_to_second_hello(upstream):
+            self._pass_on(upstream, await self._check_hello(target))
+
+    async def _pass_to_second_hello(self, upstream: Side) -> bool:
+        """Passes on what may come before it; False when the client ends instead."""
+        try:
+            async with asyncio.timeout(self._limits.hello_seconds):
+                while (size := leading_record(self.client.buffer)) != 0:
+                    if size is not None:
+                        self._pass_on(upstream, size)
+                        await upstream.drained()
+                    elif not await self.client.more():
+                        self.client.take()
+                        return False
+        except TimeoutError:
+            self._outcome, self._reason = Outcome.FAILED, "hello_seconds"
+            self._answer(b"")
+        return True
+
+    def _pass_on(self, upstream: Side, size: int) -> None:
+        buffer = self.client.buffer
+        upstream.write(bytes(buffer[:size]))
+        del buffer[:size]
+
+    async def _check_hello(self, target: Target) -> int:
+        """Where the hello ends in what the client has sent, if it may pass."""
         reader, fed = HelloReader(), 0
         try:
             async with asyncio.timeout(self._limits.hello_seconds):
@@ -451,6 +510,7 @@ class Connection:
         refusal = check_hello(target, reading)
         if refusal is not None:
             await self._deny(refusal, reply_with=ALERT_ACCESS_DENIED)
+        return reader.end
 
     async def _dial(self, vetted: Sequence[Address], port: int) -> Side:
         """A connection to the first of the vetted addresses that takes one."""
@@ -550,21 +610,40 @@ class Connection:
             method=method,
             connection=self.number,
         )
-        self._event_id = await self._told(denial)
+        await self._told(denial)
         if reply_with is not None:
             self._answer(reply_with)
         self._status = 403
         told = denial_reply(deny, request.target, event_id=self._event_id, is_head=method == "HEAD")
         self._answer(told)
 
-    async def _told(self, denial: ProxyDenial) -> str:
-        try:
-            return _checked_id(await self._proxy.observer.denied(denial))
-        # The host's code: what it cannot record is not answered, and nothing was opened.
-        except Exception as error:
-            self._proxy.fail(error)
+    async def _told(self, denial: ProxyDenial) -> None:
+        """Waits until the observer has the event; it goes on when the connection is ended meanwhile.
+
+        What has been written must be found under its id in the access record, too.
+        """
+        telling = self._telling = self._loop.create_task(self._tell(denial))
+        telling.add_done_callback(self._has_told)
+        await asyncio.wait([telling])
+        if self._event_id is None:
+            # What could not be recorded is not answered, and nothing was opened.
             self.client.abort()
-            raise _Answered from error
+            raise _Answered
+
+    async def _tell(self, denial: ProxyDenial) -> str:
+        async with asyncio.timeout(self._proxy.observer_seconds):
+            return _checked_id(await self._proxy.observer.denied(denial))
+
+    def _has_told(self, telling: asyncio.Task[str]) -> None:
+        self._telling = None
+        if telling.cancelled():
+            self._proxy.fail(RuntimeError("the observer was cancelled"))
+        elif (error := telling.exception()) is None:
+            self._event_id = telling.result()
+        else:
+            # The host's code; whoever watches `failed` stops.
+            self._proxy.fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+        self._finish()
 
     def _refuse(
         self,

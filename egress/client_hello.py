@@ -24,6 +24,7 @@ from egress.url import Target
 
 __all__ = (
     "MAX_HELLO_BYTES",
+    "AnswerReader",
     "Hello",
     "HelloReader",
     "NeedMore",
@@ -31,6 +32,7 @@ __all__ = (
     "Reading",
     "TooLarge",
     "check_hello",
+    "leading_record",
     "read_hello",
 )
 
@@ -38,6 +40,17 @@ MAX_HELLO_BYTES: Final = 16_384  # R13, over all records and with their headers
 
 _RECORD_HEADER_BYTES: Final = 5
 _HANDSHAKE: Final = 22  # RFC 8446 section 5.1
+# What a client may send between two ClientHellos: the compatibility record of RFC 8446 section D.4,
+# an alert, and early data that it had sent before it was asked again.
+_BETWEEN_HELLOS: Final = frozenset({20, 21, 23})
+_MAX_CIPHERTEXT_BYTES: Final = 16_384 + 256  # RFC 8446 section 5.2
+_SERVER_HELLO: Final = 2
+_DRAFT_RETRY_REQUEST: Final = 6  # before draft 22
+_RANDOM_END: Final = 38  # of a ServerHello: header, version, random
+# RFC 8446 section 4.1.3: SHA-256 of "HelloRetryRequest".
+_RETRY_RANDOM: Final = bytes.fromhex(
+    "cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c"
+)
 _MAX_RECORD_BYTES: Final = 16_384  # RFC 8446 section 5.1: 2**14
 _MESSAGE_HEADER_BYTES: Final = 4
 _CLIENT_HELLO: Final = 1  # RFC 8446 section 4
@@ -102,6 +115,9 @@ class HelloReader:
 
     The answer does not depend on how the bytes were cut on their way here, and bytes after the
     record that ends the ClientHello (early data) do not change it.
+
+    Attributes:
+        end: Where the last record that was taken ends, in all the bytes so far.
     """
 
     __slots__ = ("_data", "_message", "_place")
@@ -110,6 +126,10 @@ class HelloReader:
         self._data = bytearray()
         self._place = 0
         self._message = bytearray()
+
+    @property
+    def end(self) -> int:
+        return self._place
 
     def feed(self, data: bytes) -> Reading:
         """What all the bytes so far come to. Total; to be asked again only after `NeedMore`."""
@@ -151,6 +171,66 @@ class HelloReader:
             return None
         whole = len(self._message) >= _message_bytes(self._message)
         return _read_message(bytes(self._message)) if whole else None
+
+
+class AnswerReader:
+    """Reads from a server's first bytes whether it asks for a second ClientHello."""
+
+    __slots__ = ("_data", "_left", "_message")
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._left = 0
+        self._message = bytearray()
+
+    def feed(self, data: bytes) -> bool | None:
+        """Whether it does; None as long as the bytes so far do not tell. Total."""
+        self._data += data
+        while self._data:
+            if self._left == 0:
+                if self._data[0] != _HANDSHAKE:
+                    return False
+                if len(self._data) < _RECORD_HEADER_BYTES:
+                    return None
+                self._left = int.from_bytes(self._data[3:5], "big")
+                del self._data[:_RECORD_HEADER_BYTES]
+                if self._left == 0:
+                    # No client takes an empty handshake record.
+                    return False
+            taken = self._data[: self._left]
+            del self._data[: len(taken)]
+            self._left -= len(taken)
+            self._message += taken
+            told = _asks_again(self._message)
+            if told is not None:
+                return told
+        return None
+
+
+def _asks_again(message: bytearray) -> bool | None:
+    if message[:1] and message[0] == _DRAFT_RETRY_REQUEST:
+        return True
+    if message[:1] and message[0] != _SERVER_HELLO:
+        return False
+    if len(message) < _RANDOM_END:
+        return None
+    return message[6:_RANDOM_END] == _RETRY_RANDOM
+
+
+def leading_record(data: bytes | bytearray) -> int | None:
+    """The size of the record that *data* begins with, when it may come before a second ClientHello.
+
+    0 when something else begins there, which is to be read as that hello; None when there are too
+    few bytes to tell. Total.
+    """
+    if data[:1] and data[0] not in _BETWEEN_HELLOS:
+        return 0
+    if len(data) < _RECORD_HEADER_BYTES:
+        return None
+    size = int.from_bytes(data[3:5], "big")
+    if data[1] != _TLS_MAJOR or not 0 < size <= _MAX_CIPHERTEXT_BYTES:
+        return 0
+    return _RECORD_HEADER_BYTES + size if len(data) >= _RECORD_HEADER_BYTES + size else None
 
 
 def _check_record_start(header: bytearray) -> NotTls | None:

@@ -77,6 +77,7 @@ class EgressProxy:
             longest without a token makes room, and else the new one is closed at once; no run
             takes the last places that others have not used.
         head_seconds: For a client to send its request head, once it is connected.
+        observer_seconds: For the observer to record one denial; then it has failed.
 
     Attributes:
         failure: The first error of the observer, or None. Whoever must not go on without a
@@ -93,6 +94,7 @@ class EgressProxy:
         dialer: Dialer | None = None,
         max_open: int = 8192,
         head_seconds: float = 10.0,
+        observer_seconds: float = 10.0,
     ) -> None:
         self.observer = observer
         self._resolver = resolver
@@ -100,6 +102,7 @@ class EgressProxy:
         self.failure: Exception | None = None
         self.failed = asyncio.Event()
         self.head_seconds = head_seconds
+        self.observer_seconds = observer_seconds
         self._runs: dict[str, Runner] = {}
         self._open: set[Connection] = set()
         self._max_open = max_open
@@ -302,6 +305,7 @@ async def serve_proxy(
     dialer: Dialer | None = None,
     max_open: int = 8192,
     head_seconds: float = 10.0,
+    observer_seconds: float = 10.0,
     grace_seconds: float = 0.0,
 ) -> AsyncIterator[EgressProxy]:
     """A proxy that listens, until the block is left; then no socket of it is open.
@@ -316,6 +320,7 @@ async def serve_proxy(
         dialer: Opens connections.
         max_open: Client connections at one time; fewer where the descriptor limit has no room.
         head_seconds: For a client to send its request head.
+        observer_seconds: For the observer to record one denial.
         grace_seconds: How long tunnels may go on when the block is left without an error.
 
     Raises:
@@ -329,6 +334,7 @@ async def serve_proxy(
         dialer=dialer,
         max_open=max_open,
         head_seconds=head_seconds,
+        observer_seconds=observer_seconds,
     )
     await proxy.start(host, port, sock=sock)
     try:

@@ -979,6 +979,78 @@ def test_a_denial_that_cannot_be_recorded_is_not_answered(
     kit.run(main())
 
 
+@pytest.mark.parametrize("end", ["client", "proxy"])
+def test_a_denial_that_is_being_recorded_keeps_its_id(kit: Any, end: str) -> None:
+    """Whoever ends the connection meanwhile: the event is under its id in the access record."""
+    asked, answers = asyncio.Event(), asyncio.Event()
+
+    class Slow(RecordingObserver):
+        async def denied(self, denial: Any) -> str:
+            asked.set()
+            await answers.wait()
+            return await super().denied(denial)
+
+    async def main() -> None:
+        observer = Slow()
+        async with kit.world("a.test", observer=observer) as world:
+            _, writer = await world.open()
+            writer.write(
+                b"GET http://evil.test/ HTTP/1.1\r\nHost: evil.test\r\n"
+                b"Proxy-Authorization: Bearer " + kit.token.encode() + b"\r\n\r\n"
+            )
+            await asked.wait()
+            if end == "client":
+                _reset(writer)
+            else:
+                world.proxy.end_run("one")
+            await asyncio.sleep(0.05)
+            assert [] == observer.records
+            answers.set()
+            await world.settled()
+            [record] = observer.records
+            assert (Outcome.DENIED, "event-1") == (record.outcome, record.event_id)
+            await kit.shut(writer)
+        assert world.proxy.failure is None
+
+    kit.run(main())
+
+
+def test_an_observer_that_hangs_has_failed(kit: Any) -> None:
+    """In its time; nothing was answered, and the proxy can end."""
+
+    class Stuck(RecordingObserver):
+        async def denied(self, denial: Any) -> str:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async def main() -> None:
+        async with kit.world("a.test", observer=Stuck(), observer_seconds=0.1) as world:
+            async with asyncio.timeout(5):
+                assert b"" == await world.get("http://evil.test/")
+                await world.proxy.failed.wait()
+            assert isinstance(world.proxy.failure, TimeoutError)
+
+    kit.run(main())
+
+
+def test_an_observer_that_is_cancelled_has_failed(kit: Any) -> None:
+    """A cancellation of its own making is no event."""
+
+    class Cancelled(RecordingObserver):
+        async def denied(self, denial: Any) -> str:
+            raise asyncio.CancelledError
+
+    async def main() -> None:
+        async with kit.world("a.test", observer=Cancelled()) as world:
+            assert b"" == await world.get("http://evil.test/")
+            async with asyncio.timeout(5):
+                await world.proxy.failed.wait()
+            await world.settled()
+            assert world.observer.records[0].event_id is None
+
+    kit.run(main())
+
+
 def test_a_record_that_cannot_be_kept_is_told(kit: Any) -> None:
     """Whoever must not go on without records finds the failure."""
 
