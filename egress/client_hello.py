@@ -115,9 +115,6 @@ class HelloReader:
 
     The answer does not depend on how the bytes were cut on their way here, and bytes after the
     record that ends the ClientHello (early data) do not change it.
-
-    Attributes:
-        end: Where the last record that was taken ends, in all the bytes so far.
     """
 
     __slots__ = ("_data", "_message", "_place")
@@ -129,6 +126,7 @@ class HelloReader:
 
     @property
     def end(self) -> int:
+        """Where the last record that was taken ends."""
         return self._place
 
     def feed(self, data: bytes) -> Reading:
