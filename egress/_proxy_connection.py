@@ -610,14 +610,14 @@ class Connection:
             method=method,
             connection=self.number,
         )
-        await self._told(denial)
+        event_id = await self._told(denial)
         if reply_with is not None:
             self._answer(reply_with)
         self._status = 403
-        told = denial_reply(deny, request.target, event_id=self._event_id, is_head=method == "HEAD")
+        told = denial_reply(deny, request.target, event_id=event_id, is_head=method == "HEAD")
         self._answer(told)
 
-    async def _told(self, denial: ProxyDenial) -> None:
+    async def _told(self, denial: ProxyDenial) -> str:
         """Waits until the observer has the event; it goes on when the connection is ended meanwhile.
 
         What has been written must be found under its id in the access record, too.
@@ -629,6 +629,7 @@ class Connection:
             # What could not be recorded is not answered, and nothing was opened.
             self.client.abort()
             raise _Answered
+        return self._event_id
 
     async def _tell(self, denial: ProxyDenial) -> str:
         async with asyncio.timeout(self._proxy.observer_seconds):
