@@ -43,7 +43,6 @@ from runtime_pack import (
 )
 from runtime_pack.messages import Json
 
-ARGUMENTS = '{"query": "alpha beta", "limit": 3}'
 LOOKUP = ToolSpec(
     name="lookup",
     description="Looks up.",
@@ -78,8 +77,13 @@ class Asker:
             return Turn(
                 status=TurnStatus.REPLY, text="done", usage=Usage(input_tokens=10, output_tokens=5)
             )
+        # Another query each time: the same call with the same result is what the guard ends.
         asked = tuple(
-            ToolCall(id=f"c{turn}_{index}", name="lookup", arguments=ARGUMENTS)
+            ToolCall(
+                id=f"c{turn}_{index}",
+                name="lookup",
+                arguments=f'{{"query": "alpha {turn}.{index}", "limit": 3}}',
+            )
             for index in range(self.calls)
         )
         return Turn(

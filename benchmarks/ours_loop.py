@@ -94,8 +94,13 @@ class ScriptedModel:
         number = (len(request.messages) - 2) // (1 + self._calls)
         if number >= self._turns:
             return Turn(status=TurnStatus.REPLY, text=FINAL, usage=_USAGE)
+        # Another query each time: the same call with the same result is what the guard ends.
         asked = tuple(
-            ToolCall(id=f"c{number}_{index}", name=TOOL_NAME, arguments=ARGS_JSON)
+            ToolCall(
+                id=f"c{number}_{index}",
+                name=TOOL_NAME,
+                arguments=ARGS_JSON.replace("beta", f"{number}.{index}"),
+            )
             for index in range(self._calls)
         )
         return Turn(status=TurnStatus.TOOL_REQUEST, calls=asked, usage=_USAGE)

@@ -17,7 +17,13 @@ from runtime_pack.catalog import (
 from runtime_pack.errors import CallCode
 from runtime_pack.machine import refusal
 from runtime_pack.messages import Json
-from runtime_pack.ports import ExecutionContext, Model, ReleasableRuntime, ToolRuntime
+from runtime_pack.ports import (
+    ExecutionContext,
+    Model,
+    ReleasableRuntime,
+    ToolRuntime,
+    refuses_nothing,
+)
 
 __all__ = ("create_agent_runtime",)
 
@@ -45,6 +51,7 @@ class _AgentRuntime:
     def tool_spec(self, name: str) -> ToolSpec | None:
         return self._specs.get(name)
 
+    @refuses_nothing
     async def preflight(
         self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
     ) -> ToolOutput | None:

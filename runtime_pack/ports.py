@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import attrs
 
@@ -33,7 +33,11 @@ __all__ = (
     "SystemClock",
     "ToolRuntime",
     "TurnRequest",
+    "has_preflight",
+    "refuses_nothing",
 )
+
+_MARK: Final = "__refuses_nothing__"
 
 
 @attrs.frozen(kw_only=True)
@@ -105,6 +109,24 @@ class PreflightRuntime(Protocol):
     ) -> ToolOutput | None:
         """None to go on, or the refusal. Decides without I/O; reports its own denials."""
         ...
+
+
+_F = TypeVar("_F", bound=Callable[..., object])
+
+
+def refuses_nothing(preflight: _F) -> _F:
+    """Mark a `preflight` that always goes on: the guard need not await it for every call."""
+    # The mark is the function's: one that overrides it, or wraps it, is awaited again.
+    preflight.__dict__[_MARK] = True
+    return preflight
+
+
+def has_preflight(runtime: PreflightRuntime) -> bool:
+    """Whether the runtime's `preflight` may refuse a call: yes, unless it is marked."""
+    if "preflight" in getattr(runtime, "__dict__", ()):
+        return True
+    own = getattr(type(runtime), "preflight", None)
+    return getattr(own, "__dict__", {}).get(_MARK) is not True
 
 
 @runtime_checkable

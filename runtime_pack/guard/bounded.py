@@ -9,7 +9,7 @@ it answers afterwards is not heard, and after a grace it is left behind.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable
 from typing import Any, Final, TypeVar
 
 from runtime_pack.errors import AuditError, EmitterError
@@ -50,10 +50,9 @@ async def bounded(
         asyncio.CancelledError: the caller was cancelled from outside, whatever *work* made of it.
         BaseException: whatever else *work* raised.
     """
-    # A coroutine is made a task as it is: one that never starts is closed without a warning.
-    own: Coroutine[Any, Any, _T] = work if isinstance(work, Coroutine) else _awaited(work)
-    task = asyncio.create_task(own)
-    scope = run.watch(Scope(task, patient=patient, idle=idle), seconds)
+    scope = Scope(patient=patient, idle=idle)
+    task = scope.begin(work)
+    run.watch(scope, seconds)
     try:
         await scope.over
     except asyncio.CancelledError:
@@ -70,10 +69,6 @@ async def bounded(
     if scope.stopped and not _is_final(task.exception()):
         raise TimeUp
     return task.result()
-
-
-async def _awaited(work: Awaitable[_T]) -> _T:
-    return await work
 
 
 def _is_final(error: BaseException | None) -> bool:

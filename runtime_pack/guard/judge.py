@@ -35,7 +35,7 @@ from runtime_pack.policy import (
     ToolRule,
     classify_call,
 )
-from runtime_pack.ports import ExecutionContext, PreflightRuntime, ToolRuntime
+from runtime_pack.ports import ExecutionContext, PreflightRuntime, ToolRuntime, has_preflight
 from runtime_pack.records import (
     StepRecord,
     approval_decided,
@@ -100,12 +100,14 @@ class _Today:
 class Judge:
     """Says of every call whether it may run, and keeps the reservations that go with it."""
 
-    __slots__ = ("_knowing", "_rules", "_run")
+    __slots__ = ("_asked_first", "_knowing", "_rules", "_run")
 
     def __init__(self, run: TaskRun, inner: ToolRuntime) -> None:
         self._run = run
         # Asked once: a structural check of a protocol is slow.
         self._knowing = inner if isinstance(inner, PreflightRuntime) else None
+        knowing = self._knowing
+        self._asked_first = knowing if knowing is not None and has_preflight(knowing) else None
         self._rules: dict[str, _Book] = {}
 
     async def admit(
@@ -241,7 +243,7 @@ class Judge:
         self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
     ) -> ToolOutput | None:
         """The runtime's own word on a call before it costs anything; None to go on."""
-        runtime = self._knowing
+        runtime = self._asked_first
         if runtime is None:
             return None
         own = orjson.loads(_canonical(arguments))

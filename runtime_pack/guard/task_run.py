@@ -10,9 +10,9 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import attrs
 
@@ -45,6 +45,8 @@ _MODES: Final = ("now", "after_step")
 _SHORTEST_ALARM_SECONDS: Final = 0.01
 _LOGGER: Final = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 GRACE_SECONDS: Final = 1.0
 """How long code that was told to stop may take before the run goes on without it."""
 
@@ -70,12 +72,21 @@ class Scope:
     of a run. An *idle* one waits for somebody and does no work, so that nothing is lost with it.
     """
 
-    __slots__ = ("_handle", "_loop", "_patient", "_task", "deadline", "idle", "over", "stopped")
+    __slots__ = (
+        "_handle",
+        "_loop",
+        "_patient",
+        "_task",
+        "_work",
+        "deadline",
+        "idle",
+        "over",
+        "stopped",
+    )
 
-    def __init__(
-        self, task: asyncio.Task[Any], *, patient: bool = False, idle: bool = False
-    ) -> None:
-        self._task = task
+    def __init__(self, *, patient: bool = False, idle: bool = False) -> None:
+        self._task: asyncio.Task[Any] | None = None
+        self._work: Coroutine[Any, Any, Any] | None = None
         self._patient = patient
         self.idle = idle
         self._loop = asyncio.get_running_loop()
@@ -83,22 +94,45 @@ class Scope:
         self.over: asyncio.Future[None] = self._loop.create_future()
         self.deadline = math.inf
         self.stopped = False
-        task.add_done_callback(self._end)
 
-    def _end(self, _task: object = None) -> None:
+    def begin(self, work: Awaitable[_T]) -> asyncio.Task[_T]:
+        """Start the work in a task of its own."""
+        own = work if isinstance(work, Coroutine) else _awaited(work)
+        self._work = own
+        task = self._loop.create_task(self._to_its_end(own))
+        self._task = task
+        task.add_done_callback(self._ended)
+        return task
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Wake who waits in the same turn of the event loop in which the work ends."""
+        try:
+            return await work
+        finally:
+            self._end()
+
+    def _ended(self, _task: object) -> None:
+        """The task has ended; one that was cancelled before its first step has not begun the work."""
+        if self._work is not None:
+            # Else it would be said of it, at some time, that nobody awaited it.
+            self._work.close()
+        self._end()
+
+    def _end(self) -> None:
         if not self.over.done():
             self.over.set_result(None)
 
     def stop(self) -> None:
         """Cancel the task at its present await; called by the event loop."""
-        if self.stopped or self._task.done():
+        task = self._task
+        if self.stopped or task is None or task.done():
             return
         if self._patient:
             self._patient = False
             self._handle = self._loop.call_later(GRACE_SECONDS, self.stop)
             return
         self.stopped = True
-        self._task.cancel()
+        task.cancel()
         self._handle = self._loop.call_later(GRACE_SECONDS, self._end)
 
     def stop_soon(self) -> None:
@@ -110,6 +144,10 @@ class Scope:
         """Nobody waits for the task any more."""
         if self._handle is not None:
             self._handle.cancel()
+
+
+async def _awaited(work: Awaitable[_T]) -> _T:
+    return await work
 
 
 class TaskRun:

@@ -32,7 +32,7 @@ from runtime_pack import (
 )
 from runtime_pack.approvals import Verdict
 from runtime_pack.catalog import TURN_TOOL
-from runtime_pack.machine import Admitted, IngestedCall, Pending
+from runtime_pack.machine import Admitted, IngestedCall, Pending, Refused, ingest_call
 from runtime_pack.messages import Json, Transcript
 from runtime_pack.testing import (
     MovableClock,
@@ -341,3 +341,35 @@ def test_a_denied_person_word_with_odd_characters_is_shown() -> None:
     )
 
     assert "no \ufffd" in orjson.loads(call(runtime, "t:echo").text)["message"]
+
+
+@pytest.mark.parametrize("way", ["overrides", "instance", "wraps"])
+def test_a_check_that_was_added_is_asked(way: str) -> None:
+    """That the package's own runtime refuses nothing is said of its own check, of no other one."""
+    inner: Any = create_agent_runtime(model=ScriptedModel([]), tools=ToolShelf().add("t:x").tools)
+
+    async def refuse(*given: object) -> ToolOutput:
+        return ToolOutput(ok=False, code="MINE", text="no")
+
+    class Around:
+        async def preflight(self, *given: object) -> ToolOutput:
+            return await refuse()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inner, name)
+
+    runtime: Any = inner
+    if way == "overrides":
+        runtime = type("Own", (type(inner),), {"preflight": refuse})(ScriptedModel([]), ())
+    elif way == "instance":
+        runtime.preflight = refuse
+    else:
+        runtime = Around()
+    run = create_agent_task_run(TaskContract())
+    guarded_ = run.guard_runtime(runtime)
+    spec = ToolShelf().add("t:x").specs[0]
+    ingested = ingest_call(ToolCall(id="a", name="t:x", arguments={}), step="t1c1", taken={})
+    admission = asyncio.run(guarded_.admit(ingested, {"t:x": spec}, HERE))
+
+    assert isinstance(admission, Refused)
+    assert admission.output.code == "MINE"
