@@ -449,6 +449,10 @@ class CrashingRunStore(MemoryRunStore):
         self._crash_at = frozenset(crash_at)
         self._after = after
 
+    def crash_in(self, commits: int, *, after: bool = False) -> None:
+        """Die in the *commits*-th commit from now on, and not where it was said before."""
+        self._crash_at, self._after = frozenset({self.commits + commits}), after
+
     async def commit(
         self, run_id: str, *, expected: int, head: bytes, rows: Sequence[bytes]
     ) -> int:
