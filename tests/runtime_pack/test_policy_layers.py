@@ -121,9 +121,10 @@ def test_a_denial_is_logged_with_its_layer_and_the_model_is_not_told() -> None:
         lambda: PolicyLayer("tool"),
         lambda: PolicyLayer("Workspace"),
         lambda: PolicyLayer(""),
-        # The faults at hand, here and below.
+        # The fault at hand.
         lambda: PolicyLayer("w", ["t"]),  # type: ignore[list-item]
         lambda: ToolPolicy(layers=[PolicyLayer("w"), PolicyLayer("w")]),
+        # The fault at hand.
         lambda: ToolPolicy(layers=["w"]),  # type: ignore[list-item]
         lambda: rule("t", "deny", when_label="outside"),
         lambda: rule("t", "deny", when_label=1),
@@ -131,6 +132,7 @@ def test_a_denial_is_logged_with_its_layer_and_the_model_is_not_told() -> None:
             name="t",
             description="",
             parameters={"type": "object"},
+            # The fault at hand.
             approval_class=1,  # type: ignore[arg-type]
         ),
     ],
