@@ -48,6 +48,12 @@ class _AgentRuntime:
         """What the model's adapter declares, if it does: its provider takes no more results."""
         return getattr(self._model, "max_results", None)
 
+    @property
+    def model_name(self) -> str | None:
+        """What the model calls itself; None when it does not say."""
+        name: object = getattr(self._model, "model_name", None)
+        return name if isinstance(name, str) else None
+
     def tool_spec(self, name: str) -> ToolSpec | None:
         return self._specs.get(name)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
@@ -18,6 +19,7 @@ import orjson
 
 from runtime_pack.errors import CallCode, ContractError
 from runtime_pack.labels import CLEAN, UNLABELLED, Integrity, Label
+from runtime_pack.ledger_limits import micro_units, money_text
 from runtime_pack.messages import Json, Turn
 from runtime_pack.schema import Check, SchemaError, compile_schema
 from runtime_pack.strictness import ApprovalClass, parse_class
@@ -149,6 +151,8 @@ class ToolSpec:
         output_trust: `external` (the default) for anything that others could have written.
         timeout_seconds: the longest one call may take; the run's remaining time is the other bound.
         effects: what a second run would do; decides what happens to a call in doubt.
+        price: what one call costs; a price table can only set a higher one. It is charged to runs that
+            count money, and reserved with the step.
         approval_class: what the tool itself asks for; a policy can only ask for more.
         poll: the tool is asked until something changes: its repeated calls run.
         cosmetic: parameters that do not make a call another one, such as a note on why.
@@ -168,6 +172,7 @@ class ToolSpec:
     timeout_seconds: float = 60.0
     effects: Effects = attrs.field(default=Effects.ONCE, converter=_effects)
     invalid_code: str = CallCode.INVALID_ARGUMENTS
+    price: Decimal | None = None
     approval_class: ApprovalClass = attrs.field(
         default=ApprovalClass.AUTO, converter=_declared_class
     )
@@ -216,6 +221,8 @@ class ToolSpec:
             "effects": str(self.effects),
             "invalid_code": str(self.invalid_code),
         }
+        if self.price is not None:
+            body["price"] = money_text(micro_units(f"{self.name}.price", self.price))
         if self.approval_class is not ApprovalClass.AUTO:
             body["approval_class"] = str(self.approval_class)
         if self.poll:

@@ -8,7 +8,7 @@ ever holds money.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from typing import Final, Literal, TypeAlias
@@ -35,6 +35,7 @@ __all__ = (
     "SecondsLimit",
     "epoch_microseconds",
     "micro_units",
+    "moment_of",
     "money_text",
     "parse_count",
     "parse_expiry",
@@ -159,6 +160,14 @@ def epoch_microseconds(moment: datetime) -> int:
     """The moment as whole microseconds since 1970, exactly; one before that is 0."""
     since = moment.astimezone(UTC) - _EPOCH
     return max(0, (since.days * 86_400 + since.seconds) * MICRO + since.microseconds)
+
+
+def moment_of(microseconds: int) -> datetime:
+    """The moment that `epoch_microseconds` counted; one beyond the calendar is its end."""
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
 
 
 @attrs.frozen(kw_only=True)

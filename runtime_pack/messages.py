@@ -312,6 +312,10 @@ class Transcript(Sequence[Message]):
             raise IndexError(index)
         return self._messages[position]
 
+    def goes_on_from(self, earlier: Transcript) -> bool:
+        """Whether this is the history of *earlier*, with what came after it if anything did."""
+        return self._messages is earlier._messages and self._length >= earlier._length
+
     def __iter__(self) -> Iterator[Message]:
         return (self._messages[i] for i in range(self._length))
 

@@ -13,6 +13,7 @@ import inspect
 import re
 import types
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Final, TypeAlias
 
 import attrs
@@ -21,7 +22,9 @@ import orjson
 from runtime_pack.errors import ContractError
 from runtime_pack.labels import CLEAN, Confidentiality, Integrity, Label, parse_word, reaches
 from runtime_pack.ledger import (
+    COST,
     STEPS,
+    TOKENS,
     TURNS,
     UNLIMITED,
     WRAP_UP,
@@ -31,6 +34,13 @@ from runtime_pack.ledger import (
     parse_count,
     parse_seconds,
     tool_bucket,
+)
+from runtime_pack.ledger_limits import (
+    MoneyLimit,
+    epoch_microseconds,
+    micro_units,
+    parse_expiry,
+    parse_money,
 )
 from runtime_pack.messages import Json, clean_text
 from runtime_pack.strictness import ApprovalClass, is_stricter, parse_class
@@ -372,7 +382,11 @@ class TaskContract:
     Attributes:
         max_steps: admitted tool calls.
         max_turns: model responses; a wrap-up turn is beyond them and has its own line.
+        max_cost: money for turns and calls, a Decimal in the currency of the price table. None is no
+            such budget; `unlimited` counts money and never stops for it. Both need a price table.
+        max_tokens: tokens that models read and wrote. None is no such budget, as `unlimited` is.
         max_duration_seconds: seconds of activity; waiting for a person is not activity.
+        expires_at: the run's last moment, whatever it waits for; None for no such moment.
         max_parallel: calls of one response that run at the same time, at least 1.
         max_batch: calls of one response that are judged at all; those after them are refused.
         batch: `prefix` runs the calls of a response that fit, in order; `atomic` runs all or none.
@@ -392,6 +406,8 @@ class TaskContract:
 
     max_steps: Limit = 50
     max_turns: Limit = 20
+    max_cost: MoneyLimit | None = None
+    max_tokens: Limit | None = None
     max_duration_seconds: SecondsLimit = 600
     max_parallel: int = 4
     max_batch: Limit = 128
@@ -406,6 +422,7 @@ class TaskContract:
     )
     task_allowlist: tuple[str, ...] | None = attrs.field(default=None, converter=_task_entries)
     approval_seconds: SecondsLimit = 72 * 3600
+    expires_at: datetime | None = None
     wrap_up: bool = True
 
     def __attrs_post_init__(self) -> None:
@@ -416,8 +433,13 @@ class TaskContract:
         parse_count("max_batch", self.max_batch)
         if self.batch not in _BATCHES:
             raise ContractError("batch", f"{self.batch!r} is not one of {', '.join(_BATCHES)}")
-        if self.max_refused is not None:
-            parse_count("max_refused", self.max_refused)
+        for name in ("max_refused", "max_tokens"):
+            if getattr(self, name) is not None:
+                parse_count(name, getattr(self, name))
+        if self.max_cost is not None:
+            parse_money("max_cost", self.max_cost)
+        if self.expires_at is not None:
+            parse_expiry("expires_at", self.expires_at)
         for name in ("max_parallel", "max_attempts", "max_consecutive_refused"):
             value = parse_count(name, getattr(self, name))
             if value == UNLIMITED or value < 1:
@@ -445,4 +467,10 @@ class TaskContract:
         counts: dict[str, Limit] = {STEPS: self.max_steps, TURNS: self.max_turns, WRAP_UP: 1}
         for name, limit in self.per_tool.items():
             counts[tool_bucket(name)] = limit
-        return Limits(counts=counts, seconds=self.max_duration_seconds)
+        if self.max_tokens is not None:
+            counts[TOKENS] = self.max_tokens
+        if self.max_cost is not None:
+            unlimited = self.max_cost == UNLIMITED
+            counts[COST] = UNLIMITED if unlimited else micro_units("max_cost", self.max_cost)
+        ends: Limit = UNLIMITED if self.expires_at is None else epoch_microseconds(self.expires_at)
+        return Limits(counts=counts, seconds=self.max_duration_seconds, expires_us=ends)

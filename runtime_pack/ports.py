@@ -26,6 +26,7 @@ __all__ = (
     "FramingRuntime",
     "ListedRuntime",
     "Model",
+    "NamingRuntime",
     "PreflightRuntime",
     "ReleasableRuntime",
     "ResultLimitedRuntime",
@@ -147,6 +148,16 @@ class FramingRuntime(Protocol):
 
     def frames(self, name: str) -> bool:
         """Whether `framed` in an output of this tool is the runtime's own word, not the tool's."""
+        ...
+
+
+@runtime_checkable
+class NamingRuntime(Protocol):
+    """A runtime that knows which model takes its turns, when a request does not name one."""
+
+    @property
+    def model_name(self) -> str | None:
+        """The name that prices are looked up by, or None. A `Model` may have the same attribute."""
         ...
 
 

@@ -65,7 +65,9 @@ class StepRecord:
     digest of the parsed arguments, or of the raw text when they could not be parsed. `citations`
     are those of the output, in their wire form. `raw` is the text of arguments that could not be
     read; it stands nowhere else. `attempt` counts from 1: a step that a crash or a pause stopped
-    may be run again, if that is harmless.
+    may be run again, if that is harmless. `cost` is what it was charged, in micro-units of money;
+    `estimated` says that a part of that was never reported. `cached_input_tokens` are a part of
+    `input_tokens`.
     """
 
     step: str
@@ -83,6 +85,9 @@ class StepRecord:
     citations: tuple[Mapping[str, str], ...] = ()
     raw: str | None = None
     attempt: int = 1
+    cached_input_tokens: int = 0
+    cost: int = 0
+    estimated: bool = False
 
     @property
     def key(self) -> str:
@@ -107,6 +112,7 @@ class StepRecord:
             "citations": list(self.citations),
             "raw": self.raw,
             "attempt": self.attempt,
+            **_spending(self),
         }
 
     @classmethod
@@ -120,6 +126,18 @@ class StepRecord:
         label, executed = parse_label(fields.pop("label")), Executed(str(fields.pop("executed")))
         citations = tuple(fields.pop("citations"))
         return cls(label=label, executed=executed, citations=citations, **fields)
+
+
+def _spending(record: StepRecord) -> dict[str, Json]:
+    """What stands in a record only when there is any of it."""
+    body: dict[str, Json] = {}
+    if record.cached_input_tokens:
+        body["cached_input_tokens"] = record.cached_input_tokens
+    if record.cost:
+        body["cost"] = record.cost
+    if record.estimated:
+        body["estimated"] = True
+    return body
 
 
 def step_refused(subject: Subject, record: StepRecord, reasons: tuple[str, ...] = ()) -> Event:
@@ -164,6 +182,7 @@ def step_finished(subject: Subject, record: StepRecord, output: ToolOutput) -> E
             "output_sha256": digest_text(output.text),
             "characters": len(output.text),
             "elapsed_us": record.elapsed_us,
+            **_spending(record),
         },
         key=f"{record.key}:finished",
     )
@@ -270,6 +289,7 @@ def turn_record(
         elapsed_us=elapsed_us,
         input_tokens=0 if usage is None else usage.input_tokens,
         output_tokens=0 if usage is None else usage.output_tokens,
+        cached_input_tokens=0 if usage is None else usage.cached_input_tokens,
     )
 
 
@@ -286,6 +306,7 @@ def turn_finished(subject: Subject, record: StepRecord, turn: Turn | None) -> Ev
             "elapsed_us": record.elapsed_us,
             "input_tokens": record.input_tokens,
             "output_tokens": record.output_tokens,
+            **_spending(record),
         },
         key=f"{record.step}:finished",
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Final
 
 import orjson
@@ -292,7 +293,8 @@ def spec_from_json(value: object) -> ToolSpec:
             poll=fields.get("poll") is True,
             exclusive=fields.get("exclusive") is True,
             cosmetic=fields.get("cosmetic") or (),
+            price=None if "price" not in fields else Decimal(str(fields["price"])),
             approval_class=ApprovalClass(str(fields.get("approval_class", ApprovalClass.AUTO))),
         )
-    except (KeyError, TypeError, ValueError, ContractError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError, ContractError) as error:
         raise StateRefused(f"a saved tool cannot be read ({error})") from error

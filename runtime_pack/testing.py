@@ -43,6 +43,7 @@ from runtime_pack.messages import (
 )
 from runtime_pack.policy import TaskContract
 from runtime_pack.ports import Approver, Clock, Emitter, ExecutionContext, Frame, TurnRequest
+from runtime_pack.prices import PriceTable
 from runtime_pack.seal import Seal
 from runtime_pack.stores import MemoryRunStore, RunStore
 from runtime_pack.testing_stores import RunStoreContract, SharedRunStoreContract
@@ -101,12 +102,18 @@ def calls(
 class ScriptedModel:
     """Answers with the turns of a script, in order; an exception in the script is raised.
 
-    `requests` holds what it was asked with: the messages as they were, and the tools offered.
+    `requests` holds what it was asked with: the messages as they were, and the tools offered;
+    `output_limits` the output tokens that each request allowed. `model_name` is what prices are
+    looked up by.
     """
 
-    def __init__(self, script: Iterable[Turn | Exception]) -> None:
+    def __init__(
+        self, script: Iterable[Turn | Exception], *, model_name: str | None = None
+    ) -> None:
         self._script = list(script)
         self._overrun = False
+        self.model_name = model_name
+        self.output_limits: list[int | None] = []
         self.requests: list[tuple[tuple[Message, ...], tuple[str, ...]]] = []
 
     async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
@@ -117,6 +124,7 @@ class ScriptedModel:
         """
         del context
         self.requests.append((tuple(request.messages), tuple(t.name for t in request.tools)))
+        self.output_limits.append(request.max_output_tokens)
         if not self._script:
             self._overrun = True
             raise ScriptExhausted(f"turn {len(self.requests)} is not in the script")
@@ -324,6 +332,8 @@ class Rehearsal:
     emitter: Emitter | None = None
     frame: Frame | None = None
     seal: Seal | None = None
+    prices: PriceTable | None = None
+    model_name: str | None = None
     model: ScriptedModel = attrs.field(factory=lambda: ScriptedModel(()), init=False)
     run: AgentTaskRun = attrs.field(init=False)
 
@@ -332,7 +342,7 @@ class Rehearsal:
 
     def prepare(self, script: Iterable[Turn | Exception]) -> None:
         """A new task run and a model with this script, for the next drive."""
-        self.model = ScriptedModel(script)
+        self.model = ScriptedModel(script, model_name=self.model_name)
         self.run = create_agent_task_run(
             self.contract,
             audit=self.audit,
@@ -341,6 +351,7 @@ class Rehearsal:
             emitter=self.emitter,
             frame=self.frame,
             seal=self.seal,
+            prices=self.prices,
         )
 
     async def start(self, max_turns: int | None = None) -> LoopResult:

@@ -47,6 +47,7 @@ from runtime_pack.ports import (
     ExecutionContext,
     FramingRuntime,
     ListedRuntime,
+    NamingRuntime,
     PreflightRuntime,
     ReleasableRuntime,
     ResultLimitedRuntime,
@@ -278,6 +279,11 @@ def _now() -> datetime:
 
 
 class _WebToolRuntime:
+    @property
+    def model_name(self) -> str | None:
+        """That of the runtime below, which takes the turns."""
+        return self._base.model_name if isinstance(self._base, NamingRuntime) else None
+
     def __init__(self, base: ToolRuntime, setup: _Setup) -> None:
         self._base = base
         self._setup = setup

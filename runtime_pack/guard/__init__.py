@@ -20,7 +20,7 @@ from runtime_pack.guard.judge import Judge
 from runtime_pack.guard.task_run import TaskRun
 from runtime_pack.guard.turns import Reserved, TurnResult, Turns
 from runtime_pack.kill_switch import KillSwitch
-from runtime_pack.ledger import TURNS, UNLIMITED
+from runtime_pack.ledger import TURNS, UNLIMITED, Ledger
 from runtime_pack.machine import Admission, IngestedCall, Pending, Refused, ingest_call, refusal
 from runtime_pack.messages import Json, ToolCall
 from runtime_pack.policy import TaskContract
@@ -32,6 +32,7 @@ from runtime_pack.ports import (
     ExecutionContext,
     Frame,
     ListedRuntime,
+    NamingRuntime,
     PreflightRuntime,
     ReleasableRuntime,
     ResultLimitedRuntime,
@@ -39,6 +40,7 @@ from runtime_pack.ports import (
     ToolRuntime,
     TurnRequest,
 )
+from runtime_pack.prices import PriceTable
 from runtime_pack.seal import Seal
 
 __all__ = ("AgentTaskRun", "GuardedRuntime", "TurnResult", "create_agent_task_run")
@@ -57,6 +59,8 @@ def create_agent_task_run(
     seal: Seal | None = None,
     chance: Chance | None = None,
     kill_switch: KillSwitch | None = None,
+    prices: PriceTable | None = None,
+    ledger: Ledger | None = None,
 ) -> AgentTaskRun:
     """A run of one task under *contract*; wrap the tools with its `guard_runtime`.
 
@@ -72,12 +76,19 @@ def create_agent_task_run(
         seal: authenticates saved states; a random one seals for this process only.
         chance: spreads the waits before a model is asked again; random when absent.
         kill_switch: stops this run, and every other that it was given to, once it is thrown.
+        prices: what turns and calls cost. With it money is counted, limited or not, and a model that
+            it lacks stops the run.
+        ledger: that of a sub-run, made by `carve`; its limits hold and those of the contract do not.
 
     Raises:
-        ContractError: the contract or the id is not valid.
+        ContractError: the contract or the id is not valid, or has a budget of money without a table.
     """
     if not isinstance(contract, TaskContract):
         raise ContractError("contract", "must be a TaskContract")
+    if prices is not None and not isinstance(prices, PriceTable):
+        raise ContractError("prices", "must be a PriceTable")
+    if prices is None and contract.max_cost is not None:
+        raise ContractError("prices", "a budget of money needs a price table")
     run = AgentTaskRun(
         contract=contract,
         task=task,
@@ -90,6 +101,8 @@ def create_agent_task_run(
         seal=seal or Seal.random(),
         chance=chance or secrets.SystemRandom().random,
         kill_switch=kill_switch,
+        prices=prices,
+        ledger=ledger,
     )
     if kill_switch is not None:
         kill_switch.register(run)
@@ -104,6 +117,7 @@ class AgentTaskRun(TaskRun):
 
         Raises:
             ContractError: the runtime is guarded already, so every step would count twice.
+            PriceUnknown: money is counted, and the runtime's model has no price.
             AllowlistError: an entry of the contract's lists is malformed; the runtime that reads
                 them says so.
         """
@@ -136,9 +150,11 @@ class GuardedRuntime:
         if isinstance(inner, ListedRuntime):
             inner.check_allowlists(task_run.allowlists)
         self.max_batch = _max_batch(task_run.contract, inner)
+        self._model_name = inner.model_name if isinstance(inner, NamingRuntime) else None
+        self.check_price(self._model_name)
         self._judge = Judge(task_run, inner)
         self._execution = Execution(task_run, inner)
-        self._turns = Turns(task_run, inner)
+        self._turns = Turns(task_run, inner, self._model_name)
         # The loop's doors; see the classes for what they do and raise.
         self.admit = self._judge.admit
         self.readmit = self._judge.readmit
@@ -151,6 +167,16 @@ class GuardedRuntime:
         self.reserve_turn = self._turns.reserve
         self.give_up_turn = self._turns.give_up
         self.ask_turn = self._turns.ask
+
+    def check_price(self, model: str | None) -> None:
+        """Say before a run starts that its model has no price. None: the name is not known yet.
+
+        Raises:
+            PriceUnknown: money is counted, and the model is not in the table.
+        """
+        meter = self.task_run.meter
+        if meter is not None and model is not None:
+            meter.price(model)
 
     def rewrap(self, wrap: Callable[[ToolRuntime], ToolRuntime]) -> GuardedRuntime:
         """The same guard around `wrap(inner)`: what is added later is still inside the guard."""
@@ -244,7 +270,7 @@ class GuardedRuntime:
         run = self.task_run
         run.begin_activity()
         try:
-            reserved = self.reserve_turn(closing=closing)
+            reserved = self.reserve_turn(request, closing=closing)
             if not isinstance(reserved, Reserved):
                 return reserved
             return await self.ask_turn(reserved, request, context)

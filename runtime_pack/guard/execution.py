@@ -149,7 +149,7 @@ class Execution:
         begun = run.clock.monotonic()
         short = run.ledger.time_shortfall(begun)
         if short is not None:
-            run.settle(step)
+            run.settle(step, ran=False)
             output = exhausted(short)
             self._finish(record, subject, output, begun)
             return output
@@ -169,7 +169,7 @@ class Execution:
             if output is CUT and resumable and run.interrupt_resumable:
                 run.steps.remove(record)
             else:
-                run.settle(step)
+                record.cost = run.settle(step)
             self._finish(record, subject, output, begun)
         run.label = join(run.label, output.label)
         if output is not CUT:
@@ -180,7 +180,7 @@ class Execution:
         """What is to run is not what was judged: it does not."""
         run, begun = self._run, self._run.clock.monotonic()
         output = refusal(CallCode.POLICY_ERROR, "The arguments are not those that were judged.")
-        run.settle(step)
+        run.settle(step, ran=False)
         record = self._record(step, call, held, attempt)
         run.steps.append(record)
         self._finish(record, run.subject(step, call.id), output, begun)

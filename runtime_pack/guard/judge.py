@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import Awaitable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import attrs
@@ -140,7 +140,9 @@ class Judge:
         if verdict.approval_class is ApprovalClass.NOTIFY and run.emitter is None:
             return await self._refuse(call, _UNTOLD, reasons=verdict.reasons)
         held = _held(name, body, ready, inside)
-        short = run.ledger.time_shortfall(run.clock.monotonic()) or run.hold(call.step, held)
+        short = run.ledger.time_shortfall(run.clock.monotonic()) or run.hold(
+            call.step, held, offered[name]
+        )
         if short is not None:
             return await self._refuse(call, exhausted(short), short)
         if verdict.approval_class is ApprovalClass.NOTIFY:
@@ -158,7 +160,7 @@ class Judge:
     def hold_again(self, step: str, call: ToolCall, *, ready: bool) -> None:
         """Hold a step of a saved run; `Ledger.restore` counts it as used, here it is open again."""
         run, arguments = self._run, _again(step, call).arguments
-        run.ledger.reopen(*step_buckets(call.name))
+        run.reopen(step, call.name)
         run.held[step] = _held(call.name, _canonical(arguments), ready)
 
     async def readmit(
@@ -177,6 +179,11 @@ class Judge:
         """
         ingested = _again(step, call)
         today = await self._stricter(ingested, offered, context)
+        if today.refused is None:
+            # What was started before was paid for; running it once more costs the same again.
+            short = self._run.hold_cost(step, offered.get(call.name))
+            if short is not None:
+                today = _Today(refused=exhausted(short), short=short)
         if today.refused is not None:
             self._run.drop(step)
             return await self._refuse(ingested, today.refused, today.short, today.reasons)
@@ -411,8 +418,10 @@ class Judge:
             label=run.label,
             reasons=verdict.reasons,
             created_at=now,
-            expires_at=None if lasts == UNLIMITED else now + timedelta(seconds=lasts),
-            reservation=dict.fromkeys(step_buckets(held.tool), 1),
+            expires_at=_earlier(
+                None if lasts == UNLIMITED else now + timedelta(seconds=lasts), run.ends_at
+            ),
+            reservation=run.reservation(call.step, held.tool),
         )
         request = seal_request(run.seal, request)
         run.record(approval_requested(run.subject(call.step), request))
@@ -520,6 +529,13 @@ class Judge:
         if spec is not None and self.definition(spec) != request.tool_sha256:
             return _Today(refused=_unknown(request.tool, {})), EventCode.APR002A
         return await self._stricter(call, offered, context), EventCode.APR002A
+
+
+def _earlier(first: datetime | None, second: datetime | None) -> datetime | None:
+    """The earlier of two moments; None is never."""
+    if first is None or second is None:
+        return first or second
+    return min(first, second)
 
 
 def _again(step: str, call: ToolCall) -> IngestedCall:

@@ -21,7 +21,7 @@ from runtime_pack.ports import SleepingClock
 from runtime_pack.records import StepRecord, turn_retried
 from runtime_pack.retries import Hold, Wait, asked_wait, next_attempt
 
-__all__ = ("Asking", "NotAnswered")
+__all__ = ("Asking", "NotAnswered", "reported")
 
 # What a fault of the provider makes of the run; every other one is a MODEL_ERROR.
 _STOPS: Final = {
@@ -75,7 +75,7 @@ class Asking:
             NotAnswered: there is no next one.
             AuditError: the log could not take it.
         """
-        run, usage = self._run, _reported(error)
+        run, usage = self._run, reported(error)
         if usage is not None:
             run.ledger.charge(usage)
             self._failed = [*(self._failed or ()), usage]
@@ -120,6 +120,7 @@ class Asking:
         for usage in self._failed or ():
             record.input_tokens += usage.input_tokens
             record.output_tokens += usage.output_tokens
+            record.cached_input_tokens += usage.cached_input_tokens
 
     def _chance(self) -> object:
         try:
@@ -151,7 +152,7 @@ def _said(error: ModelRequestError) -> str:
     return f"{error.fault}: {clean_text(str(error.message))[:_SAID_CHARACTERS]}"
 
 
-def _reported(error: ModelRequestError) -> Usage | None:
+def reported(error: ModelRequestError) -> Usage | None:
     """The usage that came with a failure, if it is one: the adapter is the host's code."""
     turn = Turn(status=TurnStatus.REPLY, usage=error.usage)
     return error.usage if turn_fault(turn) is None else None

@@ -11,6 +11,7 @@ import logging
 import math
 import secrets
 from collections.abc import Awaitable, Coroutine, Mapping
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -18,12 +19,16 @@ import attrs
 
 from runtime_pack.audit.log import AuditLog
 from runtime_pack.audit.verify import LogHead
+from runtime_pack.catalog import ToolSpec
 from runtime_pack.errors import ContractError, StopCode
 from runtime_pack.events import Event, EventType
+from runtime_pack.guard.meter import Meter
 from runtime_pack.guard.observer import Observer
 from runtime_pack.kill_switch import KillSwitch
 from runtime_pack.labels import CLEAN
 from runtime_pack.ledger import (
+    COST,
+    TOKENS,
     UNLIMITED,
     Ledger,
     LedgerView,
@@ -31,10 +36,12 @@ from runtime_pack.ledger import (
     parse_count,
     step_buckets,
 )
+from runtime_pack.ledger_limits import moment_of
 from runtime_pack.machine import Outcome, OutcomeKind, failure
 from runtime_pack.messages import Json, clean_text
 from runtime_pack.policy import TaskContract
 from runtime_pack.ports import Approver, Chance, Clock, Emitter, ExecutionContext, Frame
+from runtime_pack.prices import PriceTable
 from runtime_pack.records import StepRecord, log_word
 from runtime_pack.repeats import Repeats
 from runtime_pack.seal import Seal
@@ -170,6 +177,8 @@ class TaskRun:
         seal: Seal,
         kill_switch: KillSwitch | None,
         chance: Chance,
+        prices: PriceTable | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.contract = contract
         self.task = clean_text(task)
@@ -182,7 +191,11 @@ class TaskRun:
         self.seal = seal
         self.kill_switch = kill_switch
         self.chance = chance
-        self.ledger = Ledger(contract.limits())
+        self.ledger = Ledger(contract.limits()) if ledger is None else ledger
+        self.prices = prices
+        self.meter: Meter | None = None
+        self.step_costs: dict[str, int] = {}
+        self.measure()
         self.steps: list[StepRecord] = []
         self.label = CLEAN
         self.burned: set[str] = set()
@@ -206,6 +219,26 @@ class TaskRun:
         self._direct = 0
         # Another process may take this run up: its direct calls must not have our step names.
         self._direct_prefix = f"d{secrets.token_hex(3)}c"
+
+    def measure(self) -> None:
+        """Count tokens and money if there is a limit on them, or a price table.
+
+        Called again when a saved run has brought its limits: they hold in a run without any.
+        """
+        money = self.prices is not None or self.ledger.limit(COST) != UNLIMITED
+        if money or self.ledger.limit(TOKENS) != UNLIMITED:
+            self.meter = Meter(self.ledger, self.prices, counts_money=money)
+
+    @property
+    def prices_sha256(self) -> str | None:
+        """The digest of the price table, if money is counted by one."""
+        return None if self.prices is None else self.prices.sha256
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """The run's last moment, if it has one."""
+        ends = self.ledger.limits.expires_us
+        return None if ends == UNLIMITED else moment_of(ends)
 
     def view(self) -> LedgerView:
         """The ledger at this instant."""
@@ -282,9 +315,17 @@ class TaskRun:
             # A timer of another event loop would never ring here, and hides the one that would.
             self._loop, self._alarm, self._alarm_at = loop, None, math.inf
             self._scopes.clear()
+        self._see_the_end()
         self.ledger.begin(self.clock.monotonic())
         left = self.ledger.remaining_seconds(self.clock.monotonic())
         self._wake_by(asyncio.get_running_loop().time() + left)
+
+    def _see_the_end(self) -> None:
+        """Where the run's last moment lies on the clock that budgets are read from, as of now."""
+        ends = self.ends_at
+        if ends is not None:
+            left = (ends - self.clock.now()).total_seconds()
+            self.ledger.expire_at(self.clock.monotonic() + left)
 
     def end_activity(self) -> None:
         """The run's time stops to count, unless something else is active."""
@@ -362,22 +403,65 @@ class TaskRun:
 
     # ── steps ─────────────────────────────────────────────────────────────────────────────────
 
-    def hold(self, step: str, held: Held) -> Shortfall | None:
-        """Reserve a step, or say which budget does not allow it."""
-        short = self.ledger.reserve(*step_buckets(held.tool))
+    def hold(self, step: str, held: Held, spec: ToolSpec | None = None) -> Shortfall | None:
+        """Reserve a step and what it costs, all or nothing, or say which budget does not allow it."""
+        buckets = step_buckets(held.tool)
+        if self.meter is None:
+            short = self.ledger.reserve(*buckets)
+        else:
+            cost = 0 if spec is None else self.meter.call_cost(spec)
+            amounts = dict.fromkeys(buckets, 1) | ({COST: cost} if cost else {})
+            short = self.ledger.over() or self.ledger.reserve_amounts(amounts)
+            if short is None and cost:
+                self.step_costs[step] = cost
         if short is None:
             self.held[step] = held
         return short
 
-    def settle(self, step: str) -> None:
-        """The held step has run."""
+    def hold_cost(self, step: str, spec: ToolSpec | None) -> Shortfall | None:
+        """Reserve what a held step costs, if that is not reserved: it is run once more."""
+        if self.meter is None or spec is None:
+            return None
+        short = self.ledger.over()
+        cost = 0 if step in self.step_costs else self.meter.call_cost(spec)
+        if short is None and cost:
+            short = self.ledger.reserve_amounts({COST: cost})
+            if short is None:
+                self.step_costs[step] = cost
+        return short
+
+    def reservation(self, step: str, tool: str) -> dict[str, int]:
+        """What stands reserved for a held step, by bucket; money in micro-units."""
+        amounts = dict.fromkeys(step_buckets(tool), 1)
+        return amounts | ({COST: self.step_costs[step]} if step in self.step_costs else {})
+
+    def reopen(self, step: str, tool: str) -> None:
+        """A step of a saved run is open again, with what is reserved for it.
+
+        Raises:
+            ValueError: the ledger holds nothing of it.
+        """
+        self.ledger.reopen(*step_buckets(tool))
+        if step in self.step_costs:
+            self.ledger.reopen_amounts({COST: self.step_costs[step]})
+
+    def settle(self, step: str, *, ran: bool = True) -> int:
+        """The held step is over: what it cost, in micro-units. A tool that was not called is free."""
         self.ledger.settle(*step_buckets(self.held.pop(step).tool))
+        if step not in self.step_costs:
+            return 0
+        cost = self.step_costs.pop(step)
+        spent = cost if ran else 0
+        self.ledger.settle_amounts({COST: cost}, {COST: spent})
+        return spent
 
     def drop(self, step: str) -> None:
         """Give a step back that will not run. One that is not held (any more) is left alone."""
         held = self.held.pop(step, None)
         if held is not None:
             self.ledger.release(*step_buckets(held.tool))
+            if step in self.step_costs:
+                self.ledger.release_amounts({COST: self.step_costs.pop(step)})
 
     def next_direct_step(self) -> str:
         """A step id for a call that no model asked for."""
@@ -459,7 +543,10 @@ class TaskRun:
         limits = self.view().limits
         seconds = limits.seconds
         active = seconds if isinstance(seconds, str) else round(seconds * 1_000_000)
-        return {"counts": dict(limits.counts), "active_us": active}
+        body: dict[str, Json] = {"counts": dict(limits.counts), "active_us": active}
+        if limits.expires_us != UNLIMITED:
+            body["expires_us"] = limits.expires_us
+        return body
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

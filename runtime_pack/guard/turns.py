@@ -13,11 +13,13 @@ from runtime_pack.errors import (
     EmitterError,
     ModelError,
     ModelRequestError,
+    PriceUnknown,
     StopCode,
 )
 from runtime_pack.guard.bounded import StrayCancellation, TimeUp, bounded
 from runtime_pack.guard.execution import Recorder
-from runtime_pack.guard.retries import Asking, NotAnswered
+from runtime_pack.guard.meter import Bid, Meter, may_be_billed
+from runtime_pack.guard.retries import Asking, NotAnswered, reported
 from runtime_pack.guard.task_run import TaskRun
 from runtime_pack.ledger import DURATION, TURNS, UNLIMITED, WRAP_UP, Shortfall
 from runtime_pack.machine import Outcome, OutcomeKind, budget_stop, failure
@@ -57,35 +59,58 @@ class TurnResult:
 
 @attrs.frozen(kw_only=True)
 class Reserved:
-    """A turn that may be asked for, once: its step and the line of the ledger that it is on."""
+    """A turn that may be asked for, once: its step and the line of the ledger that it is on.
+
+    `bid` holds its tokens and money, where those are counted.
+    """
 
     step: str
     bucket: str
+    bid: Bid | None = None
 
 
 class Turns:
     """Takes turns through the inner runtime."""
 
-    __slots__ = ("_inner", "_run")
+    __slots__ = ("_inner", "_model", "_run")
 
-    def __init__(self, run: TaskRun, inner: ToolRuntime) -> None:
+    def __init__(self, run: TaskRun, inner: ToolRuntime, model: str | None) -> None:
         self._run = run
         self._inner = inner
+        self._model = model
 
-    def reserve(self, *, closing: bool = False) -> Reserved | TurnResult:
-        """A reserved turn, or why there is none. `closing` is the wrap-up, on its own line."""
+    def reserve(self, request: TurnRequest, *, closing: bool = False) -> Reserved | TurnResult:
+        """A reserved turn, or why there is none. `closing` is the wrap-up, on its own line.
+
+        Of the request, its size and its model are looked at, where tokens or money are counted.
+        """
         run, bucket = self._run, WRAP_UP if closing else TURNS
         hard = run.ledger.time_shortfall(run.clock.monotonic())
         short = hard or run.ledger.reserve(bucket)
         if short is not None:
-            outcome = Outcome(kind=OutcomeKind.SUSPENDED, stop=budget_stop(short))
-            return TurnResult(lost=outcome, soft=hard is None)
+            return TurnResult(lost=_spent(short), soft=hard is None)
+        bid = None if run.meter is None else self._bid(run.meter, request, closing=closing)
+        if isinstance(bid, TurnResult):
+            run.ledger.release(bucket)
+            return bid
         run.turn += 1
-        return Reserved(step=f"t{run.turn}", bucket=bucket)
+        return Reserved(step=f"t{run.turn}", bucket=bucket, bid=bid)
+
+    def _bid(self, meter: Meter, request: TurnRequest, *, closing: bool) -> Bid | TurnResult:
+        try:
+            bid = meter.bid(request, request.model or self._model, closing=closing)
+        except PriceUnknown as unknown:
+            return TurnResult(lost=failure("model", StopCode.PRICE_UNKNOWN, str(unknown)))
+        return bid if isinstance(bid, Bid) else TurnResult(lost=_spent(bid))
 
     def give_up(self, reserved: Reserved) -> None:
         """The turn will not be asked for; it counts as used, as every turn that was begun does."""
         self._run.ledger.settle(reserved.bucket)
+        self._give_back(reserved.bid)
+
+    def _give_back(self, bid: Bid | None) -> None:
+        if bid is not None and self._run.meter is not None:
+            self._run.meter.give_back(bid)
 
     async def ask(
         self, reserved: Reserved, request: TurnRequest, context: ExecutionContext
@@ -99,6 +124,7 @@ class Turns:
         run, step = self._run, reserved.step
         if run.is_interrupted():
             run.ledger.release(reserved.bucket)
+            self._give_back(reserved.bid)
             return TurnResult(lost=run.interrupt)
         leave = run.ledger.settle
         try:
@@ -106,17 +132,20 @@ class Turns:
                 asked = len(request.messages), len(request.tools)
                 run.audit.take(turn_started(run.subject(step), step, *asked))
                 run.audit.flush()
-            result = await self._taken(step, request, context)
+            result = await self._taken(reserved, request, context)
             if result.again:
                 # A turn is a response that came; what failed is counted as attempts.
                 leave = run.ledger.release
             return result
         finally:
             leave(reserved.bucket)
+            # Open until here only if the model was never asked.
+            self._give_back(reserved.bid)
 
     async def _taken(
-        self, step: str, request: TurnRequest, context: ExecutionContext
+        self, reserved: Reserved, request: TurnRequest, context: ExecutionContext
     ) -> TurnResult:
+        step, bid = reserved.step, reserved.bid
         run, begun = self._run, self._run.clock.monotonic()
         turn: Turn | None = None
         lost: Outcome | None = _TORN
@@ -126,8 +155,8 @@ class Turns:
             tell = run.observer.hear(step, tell)
         asking = Asking(run, step, tell)
         try:
-            inside = self._context(step, request, context, asking)
-            turn, lost = await self._answer(asking, inside), None
+            inside = self._context(step, _within(request, bid), context, asking)
+            turn, lost = await self._answer(asking, inside, bid), None
         except TimeUp:
             lost = (run.interrupt if run.interrupt_now else None) or self._out_of_time()
         except NotAnswered as failed:
@@ -137,14 +166,31 @@ class Turns:
         except ModelError as error:
             lost = failure("model", StopCode.MODEL_ERROR, str(error))
         finally:
-            self._record(step, turn, lost, begun, asking)
+            if bid is not None:
+                lost = self._settle(bid, turn) or lost
+            self._record(step, turn, lost, begun, asking, bid)
         if turn is None:
             return TurnResult(lost=lost, again=again)
         run.ledger.charge(turn.usage)
-        return TurnResult(turn=turn, cut=_is_cut(turn, request))
+        if lost is not None:
+            return TurnResult(lost=lost)
+        return TurnResult(turn=turn, cut=_is_cut(turn, _within(request, bid)))
 
-    async def _answer(self, asking: Asking, context: ExecutionContext) -> Turn:
-        """The turn, in as many requests as it takes.
+    def _settle(self, bid: Bid, turn: Turn | None) -> Outcome | None:
+        """Charge the turn; the end of the run when the model that answered has no price."""
+        meter = self._run.meter
+        if meter is None:
+            return None
+        if turn is None:
+            meter.keep(bid)
+            return None
+        unknown = meter.settle(bid, turn)
+        if unknown is None:
+            return None
+        return failure("model", StopCode.PRICE_UNKNOWN, str(unknown))
+
+    async def _answer(self, asking: Asking, context: ExecutionContext, bid: Bid | None) -> Turn:
+        """The turn, in as many requests as it takes; each is charged.
 
         Raises:
             NotAnswered: none of them was answered.
@@ -156,8 +202,31 @@ class Turns:
                 # No limit of its own: the run's alarm ends it when the run's time is used up.
                 return await bounded(self._run, None, self._ask(context))
             except ModelRequestError as error:
+                if bid is not None:
+                    self._charge_failed(bid, error, heard=asking.heard)
                 seconds = asking.fail(error)
             await asking.wait(seconds)
+            if bid is not None:
+                context = attrs.evolve(context, request=self._bid_again(bid, context))
+
+    def _charge_failed(self, bid: Bid, error: ModelRequestError, *, heard: bool) -> None:
+        if self._run.meter is not None:
+            billed = may_be_billed(error, heard=heard)
+            self._run.meter.fail(bid, reported(error), billed=billed)
+
+    def _bid_again(self, bid: Bid, context: ExecutionContext) -> TurnRequest | None:
+        """The request of the next attempt: its output may be shorter, since the last one was charged.
+
+        Raises:
+            NotAnswered: the budget does not allow another one.
+        """
+        meter, request = self._run.meter, context.request
+        if meter is None or request is None:
+            return request
+        short = meter.again(bid)
+        if short is not None:
+            raise NotAnswered(_spent(short), again=True)
+        return _within(request, bid)
 
     def _context(
         self, step: str, request: TurnRequest, base: ExecutionContext, asking: Asking
@@ -197,28 +266,50 @@ class Turns:
 
     def _out_of_time(self) -> Outcome:
         run = self._run
-        limit = run.ledger.view(run.clock.monotonic()).limits.seconds
-        short = Shortfall(
+        now = run.clock.monotonic()
+        limit = run.ledger.limits.seconds
+        short = run.ledger.time_shortfall(now) or Shortfall(
             budget=DURATION,
             limit=0 if limit == UNLIMITED else limit,
-            used=run.ledger.active_seconds(run.clock.monotonic()),
+            used=run.ledger.active_seconds(now),
             reserved=0,
         )
-        return Outcome(kind=OutcomeKind.SUSPENDED, stop=budget_stop(short))
+        return _spent(short)
 
     def _record(
-        self, step: str, turn: Turn | None, lost: Outcome | None, begun: float, asking: Asking
+        self,
+        step: str,
+        turn: Turn | None,
+        lost: Outcome | None,
+        begun: float,
+        asking: Asking,
+        bid: Bid | None,
     ) -> None:
         run = self._run
         elapsed = round((run.clock.monotonic() - begun) * 1_000_000)
         code = None if lost is None or lost.stop is None else str(lost.stop.code)
         record = turn_record(step, turn, code, run.label, elapsed)
         asking.charge(record)
+        if bid is not None:
+            record.cost, record.estimated = bid.cost, bid.estimated
+        came = turn if lost is None else None
+        record.ok = came is not None
         run.steps.append(record)
         if run.audit is not None:
-            run.audit.take(turn_finished(run.subject(step), record, turn))
+            run.audit.take(turn_finished(run.subject(step), record, came))
         if run.observer is not None:
-            run.observer.turn_ended(step, asking.attempt, turn, lost)
+            run.observer.turn_ended(step, asking.attempt, came, lost)
+
+
+def _spent(short: Shortfall) -> Outcome:
+    return Outcome(kind=OutcomeKind.SUSPENDED, stop=budget_stop(short))
+
+
+def _within(request: TurnRequest, bid: Bid | None) -> TurnRequest:
+    """The request with no more output than was reserved."""
+    if bid is None or request.max_output_tokens == bid.most:
+        return request
+    return attrs.evolve(request, max_output_tokens=bid.most)
 
 
 def _is_cut(turn: Turn, request: TurnRequest) -> bool:

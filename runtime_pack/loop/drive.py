@@ -160,6 +160,8 @@ class Drive:
             "policy_sha256": run.policy_sha256,
             "tools": list(self.offered),
         }
+        if run.prices_sha256 is not None:
+            body["prices_sha256"] = run.prices_sha256
         event = Event(code=EventCode.RUN001O, subject=run.subject(), object=body)
         return await self._drive([event], None)
 
@@ -195,6 +197,8 @@ class Drive:
         self.decisions = self._claimed()
         self.outcome = None
         body: dict[str, Json] = {"revision": self.keeper.revision, "decisions": len(decisions)}
+        if self.run.prices_sha256 is not None:
+            body["prices_sha256"] = self.run.prices_sha256
         event = Event(code=EventCode.RUN003O, subject=self.run.subject(), object=body)
         result = await self._drive([event, *granted], message)
         if self.entered or not decisions:
@@ -556,23 +560,19 @@ class Drive:
                 return Interrupted(outcome=outcome, resumable=True)
 
     async def _ask_model(self, *, final: bool) -> MachineEvent:
-        reserved = self.guarded.reserve_turn(closing=final)
+        request = self._request(final=final)
+        reserved = self.guarded.reserve_turn(request, closing=final)
         if isinstance(reserved, TurnResult):
             return _lost(reserved)
         try:
             if final:
                 self._give_notice()
+                request = self._request(final=True)
             if self.keeper.store is not None:
                 await self._save()
         except BaseException:
             self.guarded.give_up_turn(reserved)
             raise
-        request = TurnRequest(
-            messages=Transcript(self.keeper.messages),
-            tools=() if final else self.input.tool_catalog,
-            model=self.input.model,
-            max_output_tokens=self.input.max_output_tokens,
-        )
         taken = await self.guarded.ask_turn(reserved, request, self.context)
         if taken.turn is None:
             return _lost(taken)
@@ -580,6 +580,14 @@ class Drive:
         if not final:
             calls = ingest(taken.turn, number=self.run.turn, taken=self.keeper.taken, cut=taken.cut)
         return TurnTaken(turn=taken.turn, calls=calls, cut=taken.cut)
+
+    def _request(self, *, final: bool) -> TurnRequest:
+        return TurnRequest(
+            messages=Transcript(self.keeper.messages),
+            tools=() if final else self.input.tool_catalog,
+            model=self.input.model,
+            max_output_tokens=self.input.max_output_tokens,
+        )
 
     def _give_notice(self) -> None:
         """Say that this is the last turn, once: a run may have been stopped right after it."""
@@ -837,6 +845,9 @@ class Drive:
             "used": dict(view.used),
             "refused": view.refused,
             "violations": view.violations,
+            "attempts": view.attempts,
+            "input_tokens": view.input_tokens,
+            "output_tokens": view.output_tokens,
             "active_us": round(view.active_seconds * 1_000_000),
         }
         run.record(Event(code=EventCode.RUN002O, subject=run.subject(), object=body))

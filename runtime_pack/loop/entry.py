@@ -103,6 +103,7 @@ def prepare_run(
     guarded = _guarded(runtime)
     limit = UNLIMITED if max_turns is None else parse_count("max_turns", max_turns)
     _refuse_other_definitions(guarded, execute_turn_input)
+    guarded.check_price(execute_turn_input.model)
     drive = Drive(guarded, execute_turn_input, checked_context(create_context), store)
 
     async def start() -> LoopResult:

@@ -15,6 +15,7 @@ from runtime_pack.grants import Grant, parse_grant, totals, without_grants
 from runtime_pack.guard import AgentTaskRun
 from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.labels import join, parse_label
+from runtime_pack.ledger import read_counts
 from runtime_pack.machine import Outcome, State
 from runtime_pack.messages import (
     AssistantMessage,
@@ -181,6 +182,7 @@ class Keeper:
         for budget, units in totals(held.grants).items():
             run.ledger.raise_limit(budget, units)
         self.grants = held.grants
+        run.measure()
         # A run that an earlier version saved does not name them.
         run.lower_refusals(head.get("refusals") or {})
         run.held.clear()
@@ -197,6 +199,9 @@ class Keeper:
         self.revision, self._row_count = saved.revision, len(saved.rows)
         self._chain = str(head["rows_sha256"])
         self.begun = {str(step): int(n) for step, n in head["begun"].items()}
+        # What was started was paid for, and stays so; the others are given back what they reserved.
+        costs = read_counts(head.get("step_costs", {}))
+        run.step_costs = {step: cost for step, cost in costs.items() if step not in self.begun}
 
     # ── keeping ───────────────────────────────────────────────────────────────────────────────
 
@@ -337,6 +342,8 @@ class Keeper:
             "policy_sha256": run.policy_sha256,
             "repeats": run.repeats.to_json(),
             "begun": dict(self.begun),
+            "step_costs": dict(run.step_costs),
+            "prices_sha256": run.prices_sha256,
             "audit_head": None if run.head is None else str(run.head),
             "audit_log": None if run.audit is None else str(run.audit.path.resolve()),
             "rows": self._row_count,

@@ -102,7 +102,8 @@ class TurnInput:
     """What a run starts from: the history so far and the tools that the model is offered.
 
     Raises:
-        ContractError: no message, a call without its result, or two tools of one name.
+        ContractError: no message, a call without its result, two tools of one name, or a limit of
+            output that is not a whole number from 1.
     """
 
     messages: tuple[Message, ...] = attrs.field(converter=_message_tuple)
@@ -116,6 +117,9 @@ class TurnInput:
         fault = history_fault(self.messages)
         if fault is not None:
             raise ContractError("messages", fault)
+        limit = self.max_output_tokens
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise ContractError("max_output_tokens", f"{limit!r} is not a whole number from 1")
         index_catalog(self.tool_catalog)
 
 

@@ -135,6 +135,11 @@ class ProviderModel(ABC):
         self._clock = clock or SystemClock()
         self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, _Open] = WeakKeyDictionary()
 
+    @property
+    def model_name(self) -> str:
+        """What prices are looked up by when a request does not name a model."""
+        return self._model
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._model!r}, at {self._endpoint.target.origin})"
 
