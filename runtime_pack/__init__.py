@@ -81,6 +81,7 @@ from runtime_pack.ports import (
 )
 from runtime_pack.prices import ModelPrice, PriceTable
 from runtime_pack.records import StepRecord
+from runtime_pack.remembered import RememberedRule
 from runtime_pack.seal import Seal, check_request
 from runtime_pack.stores import (
     DirectoryRunStore,
@@ -202,6 +203,7 @@ __all__ = (
     "PolicyLayer",
     "PriceTable",
     "Remember",
+    "RememberedRule",
     "RunStore",
     "RuntimePackError",
     "SQLiteRunStore",

@@ -95,7 +95,7 @@ STOP_ROWS: Final[Mapping[StopCode, CodeRow]] = {
         "Too many calls were refused.", "Look at the model and at the refused steps."
     ),
     StopCode.NO_PROGRESS: CodeRow(
-        "The model went in circles: it repeated a call that was answered from the record twice.",
+        "The model went in circles: it repeated a call that was answered from the record, or denied, twice.",
         "Look at the last calls; ask otherwise, or offer another tool.",
     ),
     StopCode.MODEL_ERROR: CodeRow(

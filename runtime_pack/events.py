@@ -32,6 +32,8 @@ class EventType(StrEnum):
     STEP_REFUSED = "step:refused"
     APPROVAL_REQUESTED = "approval:requested"
     APPROVAL_DECIDED = "approval:decided"
+    APPROVAL_REMEMBERED = "approval:remembered"
+    APPROVAL_REUSED = "approval:reused"
     CALL_NOTIFIED = "call:notified"
     RUN_GRANTED = "run:granted"
     LOG_OPENED = "log:opened"
@@ -62,6 +64,8 @@ class EventCode(StrEnum):
     APR003D = "APR003D"
     APR004D = "APR004D"
     APR005O = "APR005O"
+    APR006O = "APR006O"
+    APR007A = "APR007A"
     GRT001O = "GRT001O"
     LOG001O = "LOG001O"
     LOG002O = "LOG002O"
@@ -177,6 +181,18 @@ EVENT_ROWS: Final[Mapping[EventCode, EventRow]] = {
         _S.LOW,
         "A call of class `notify` is about to run; the emitter has taken this event.",
         "Look at it, if it is not what the task is for.",
+    ),
+    EventCode.APR006O: _row(
+        _T.APPROVAL_REMEMBERED,
+        _S.MEDIUM,
+        "A person's approval is to hold for later calls; tool, scope, uses and end are in `object`.",
+        "None, if the person meant it so.",
+    ),
+    EventCode.APR007A: _row(
+        _T.APPROVAL_REUSED,
+        _S.INFO,
+        "A remembered approval answered for a call; nobody was asked.",
+        "None.",
     ),
     EventCode.GRT001O: _row(
         _T.RUN_GRANTED,

@@ -18,6 +18,7 @@ from runtime_pack.errors import ModelRequestError
 from runtime_pack.events import Event, EventCode
 from runtime_pack.labels import CLEAN, Label, parse_label
 from runtime_pack.messages import Json, Turn, Usage
+from runtime_pack.remembered import RememberedRule
 
 __all__ = (
     "StepRecord",
@@ -27,6 +28,8 @@ __all__ = (
     "call_notified",
     "digest_text",
     "log_word",
+    "rule_made",
+    "rule_used",
     "step_finished",
     "step_refused",
     "step_started",
@@ -227,6 +230,42 @@ def approval_decided(
             "reason": decision.reason[:1000],
         },
         key=f"{request.request_id}:decided",
+    )
+
+
+def rule_made(subject: Subject, rule: RememberedRule) -> Event:
+    """An approval that is to hold for later calls."""
+    return Event(
+        code=EventCode.APR006O,
+        subject=subject,
+        object={
+            "rule": rule.rule_id,
+            "request": rule.request_id,
+            "tool": rule.tool,
+            "scope": str(rule.scope),
+            "args_sha256": digest_arguments(rule.arguments),
+            "max_uses": rule.max_uses,
+            "expires_at": None if rule.expires_at is None else rule.expires_at.isoformat(),
+        },
+        decision={"action": "remember", "decided_by": rule.decided_by[:200]},
+        key=rule.rule_id,
+    )
+
+
+def rule_used(subject: Subject, rule: RememberedRule, args_sha256: str) -> Event:
+    """A call that a remembered approval answered for."""
+    return Event(
+        code=EventCode.APR007A,
+        subject=subject,
+        object={
+            "rule": rule.rule_id,
+            "request": rule.request_id,
+            "tool": rule.tool,
+            "args_sha256": args_sha256,
+            "uses": rule.uses,
+        },
+        decision={"action": "approve", "decided_by": rule.decided_by[:200]},
+        key=f"{rule.rule_id}:{rule.uses}",
     )
 
 

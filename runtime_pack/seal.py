@@ -15,11 +15,13 @@ import attrs
 
 from runtime_pack.approvals import ApprovalRequest
 from runtime_pack.errors import ContractError, StateRefused
+from runtime_pack.remembered import RememberedRule
 
-__all__ = ("Seal", "check_request", "seal_request")
+__all__ = ("Seal", "check_request", "check_rule", "seal_request", "seal_rule")
 
-# A head is a JSON object: it cannot begin like this.
+# A head is a JSON object: it cannot begin like these.
 _REQUEST: Final = b"approval request\n"
+_RULE: Final = b"remembered approval\n"
 _KEY_BYTES: Final = 32
 
 
@@ -78,3 +80,17 @@ def check_request(seal: Seal, request: ApprovalRequest) -> None:
     except (AttributeError, TypeError) as error:
         raise StateRefused("the request is not of its form") from error
     seal.check(_REQUEST + body, request.seal)
+
+
+def seal_rule(seal: Seal, rule: RememberedRule) -> RememberedRule:
+    """The remembered approval with its tag."""
+    return attrs.evolve(rule, seal=seal.tag(_RULE + rule.body()))
+
+
+def check_rule(seal: Seal, rule: RememberedRule) -> None:
+    """Pass when the remembered approval is as it was made.
+
+    Raises:
+        StateRefused: a field was changed, or it was made with another key.
+    """
+    seal.check(_RULE + rule.body(), rule.seal)

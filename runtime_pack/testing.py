@@ -44,6 +44,7 @@ from runtime_pack.messages import (
 from runtime_pack.policy import TaskContract
 from runtime_pack.ports import Approver, Clock, Emitter, ExecutionContext, Frame, TurnRequest
 from runtime_pack.prices import PriceTable
+from runtime_pack.remembered import RememberedRule
 from runtime_pack.seal import Seal
 from runtime_pack.stores import MemoryRunStore, RunStore
 from runtime_pack.testing_stores import RunStoreContract, SharedRunStoreContract
@@ -334,6 +335,8 @@ class Rehearsal:
     seal: Seal | None = None
     prices: PriceTable | None = None
     model_name: str | None = None
+    task: str = ""
+    remembered: Sequence[RememberedRule] = ()
     model: ScriptedModel = attrs.field(factory=lambda: ScriptedModel(()), init=False)
     run: AgentTaskRun = attrs.field(init=False)
 
@@ -352,6 +355,8 @@ class Rehearsal:
             frame=self.frame,
             seal=self.seal,
             prices=self.prices,
+            task=self.task,
+            remembered=self.remembered,
         )
 
     async def start(self, max_turns: int | None = None) -> LoopResult:

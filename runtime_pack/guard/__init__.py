@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from runtime_pack.approvals import ApprovalRequest, Decision
 from runtime_pack.audit.log import AuditLog
@@ -41,6 +41,7 @@ from runtime_pack.ports import (
     TurnRequest,
 )
 from runtime_pack.prices import PriceTable
+from runtime_pack.remembered import RememberedRule
 from runtime_pack.seal import Seal
 
 __all__ = ("AgentTaskRun", "GuardedRuntime", "TurnResult", "create_agent_task_run")
@@ -61,6 +62,7 @@ def create_agent_task_run(
     kill_switch: KillSwitch | None = None,
     prices: PriceTable | None = None,
     ledger: Ledger | None = None,
+    remembered: Iterable[RememberedRule] = (),
 ) -> AgentTaskRun:
     """A run of one task under *contract*; wrap the tools with its `guard_runtime`.
 
@@ -79,9 +81,12 @@ def create_agent_task_run(
         prices: what turns and calls cost. With it money is counted, limited or not, and a model that
             it lacks stops the run.
         ledger: that of a sub-run, made by `carve`; its limits hold and those of the contract do not.
+        remembered: approvals of earlier runs of the task, as their `remembered` had them at the end;
+            one that the key of this run's store did not seal is worth nothing.
 
     Raises:
-        ContractError: the contract or the id is not valid, or has a budget of money without a table.
+        ContractError: the contract or the id is not valid, something remembered is no rule, or
+            there is a budget of money without a table.
     """
     if not isinstance(contract, TaskContract):
         raise ContractError("contract", "must be a TaskContract")
@@ -104,6 +109,10 @@ def create_agent_task_run(
         prices=prices,
         ledger=ledger,
     )
+    for rule in remembered:
+        if not isinstance(rule, RememberedRule):
+            raise ContractError("remembered", "holds something that is not a RememberedRule")
+        run.memory.keep(rule)
     if kill_switch is not None:
         kill_switch.register(run)
     return run
@@ -111,6 +120,11 @@ def create_agent_task_run(
 
 class AgentTaskRun(TaskRun):
     """One run of one task: its ledger, records, label and log; made by `create_agent_task_run`."""
+
+    @property
+    def remembered(self) -> tuple[RememberedRule, ...]:
+        """The approvals that hold for later calls, as often as they were used so far."""
+        return self.memory.rules
 
     def guard_runtime(self, runtime: ToolRuntime) -> GuardedRuntime:
         """The runtime under this run's guard. Guarding it twice is refused.

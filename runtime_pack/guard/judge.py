@@ -23,6 +23,7 @@ from runtime_pack.errors import AuditError, CallCode, EmitterError, StateRefused
 from runtime_pack.events import EventCode
 from runtime_pack.guard.bounded import TimeUp, bounded, tell
 from runtime_pack.guard.execution import call_context, checked_output, exhausted
+from runtime_pack.guard.recall import Recall
 from runtime_pack.guard.task_run import Held, TaskRun
 from runtime_pack.ledger import UNLIMITED, Shortfall, step_buckets
 from runtime_pack.machine import Admission, Admitted, IngestedCall, Pending, Refused, refusal
@@ -44,6 +45,7 @@ from runtime_pack.records import (
     digest_text,
     step_refused,
 )
+from runtime_pack.remembered import RememberedRule
 from runtime_pack.repeats import Stuck, fingerprint_of
 from runtime_pack.seal import check_request, seal_request
 
@@ -100,10 +102,11 @@ class _Today:
 class Judge:
     """Says of every call whether it may run, and keeps the reservations that go with it."""
 
-    __slots__ = ("_asked_first", "_knowing", "_rules", "_run")
+    __slots__ = ("_asked_first", "_knowing", "_recall", "_rules", "_run")
 
     def __init__(self, run: TaskRun, inner: ToolRuntime) -> None:
         self._run = run
+        self._recall = Recall(run)
         # Asked once: a structural check of a protocol is slow.
         self._knowing = inner if isinstance(inner, PreflightRuntime) else None
         knowing = self._knowing
@@ -119,37 +122,70 @@ class Judge:
             AuditError: the log could not take the record.
             EmitterError: the host's emitter raised.
         """
-        run, name = self._run, call.call.name
         # What is judged is fixed here: the host's checks below see the same object as the history.
         body = _canonical(call.arguments)
-        inside = call_context(run, context, call.step, call.call)
+        inside = call_context(self._run, context, call.step, call.call)
+        verdict = await self._judged(call, offered, inside)
+        if isinstance(verdict, Refused):
+            return verdict
+        return await self._placed(call, offered[call.call.name], verdict, body, inside)
+
+    async def _judged(
+        self, call: IngestedCall, offered: Mapping[str, ToolSpec], inside: ExecutionContext
+    ) -> Refused | ClassVerdict:
+        """The class of a call that neither its form, a rule nor what a person said before refuses."""
         refused = self._form_fault(call, offered)
         if refused is not None:
             return await self._refuse(call, refused)
-        spec = offered[name]
+        spec = offered[call.call.name]
         repeated = await self._repeated(call, spec)
         if repeated is not None:
             return repeated
-        refused = await self._preflight(name, call.arguments, inside)
+        refused = await self._preflight(spec.name, call.arguments, inside)
         if refused is not None:
             return await self._refuse(call, refused)
         verdict = await self._class_of(spec, call.arguments)
         if verdict.approval_class is ApprovalClass.DENY:
             return await self._refuse(call, _denied(verdict), reasons=verdict.reasons)
-        ready = verdict.approval_class is not ApprovalClass.REQUEST_USER
-        if verdict.approval_class is ApprovalClass.NOTIFY and run.emitter is None:
+        denied = self._recall.denied(call.step, spec, call.arguments)
+        if denied is not None:
+            output, stuck = denied
+            return attrs.evolve(await self._refuse(call, output), stuck=stuck)
+        if verdict.approval_class is ApprovalClass.NOTIFY and self._run.emitter is None:
             return await self._refuse(call, _UNTOLD, reasons=verdict.reasons)
-        held = _held(name, body, ready, inside)
-        short = run.ledger.time_shortfall(run.clock.monotonic()) or run.hold(
-            call.step, held, offered[name]
-        )
+        return verdict
+
+    async def _placed(
+        self,
+        call: IngestedCall,
+        spec: ToolSpec,
+        verdict: ClassVerdict,
+        body: bytes,
+        inside: ExecutionContext,
+    ) -> Admission:
+        """Hold the call's step, if the budgets allow it, and admit it or ask a person."""
+        run = self._run
+        known = self._known(spec, call.arguments, verdict)
+        ready = known is not None or verdict.approval_class is not ApprovalClass.REQUEST_USER
+        held = _held(spec.name, body, ready, inside)
+        short = run.ledger.time_shortfall(run.clock.monotonic()) or run.hold(call.step, held, spec)
         if short is not None:
             return await self._refuse(call, exhausted(short), short)
+        if not ready:
+            return self._ask(call, held, spec, verdict)
         if verdict.approval_class is ApprovalClass.NOTIFY:
             await self._notify(call, verdict)
-        if held.ready:
-            return self._admitted(call.step, call.call)
-        return self._ask(call, held, offered[name], verdict)
+        if known is not None:
+            self._recall.use(known, call.step, held.args_sha256)
+        return self._admitted(call.step, call.call)
+
+    def _known(
+        self, spec: ToolSpec, arguments: Mapping[str, Json], verdict: ClassVerdict
+    ) -> RememberedRule | None:
+        """The remembered approval that answers what a person would be asked."""
+        if verdict.approval_class is not ApprovalClass.REQUEST_USER:
+            return None
+        return self._recall.approved(spec, self.definition(spec), arguments, verdict.reasons)
 
     def _admitted(self, step: str, call: ToolCall) -> Admitted:
         observer = self._run.observer
@@ -194,9 +230,14 @@ class Judge:
             return self._admitted(step, call)
         if verdict.approval_class is not ApprovalClass.REQUEST_USER:
             return self._admitted(step, call)
-        held = _held(call.name, _canonical(ingested.arguments), False)
+        spec = offered[call.name]
+        known = self._known(spec, ingested.arguments, verdict)
+        held = _held(call.name, _canonical(ingested.arguments), known is not None)
         self._run.held[step] = held
-        return self._ask(ingested, held, offered[call.name], verdict)
+        if known is None:
+            return self._ask(ingested, held, spec, verdict)
+        self._recall.use(known, step, held.args_sha256)
+        return self._admitted(step, call)
 
     async def _fault(
         self, call: IngestedCall, offered: Mapping[str, ToolSpec], inside: ExecutionContext
@@ -488,6 +529,9 @@ class Judge:
         run.flush()
         if today.refused is not None:
             run.drop(step)
+            if today.refused.code == CallCode.DENIED_BY_PERSON:
+                spec, wanted = offered.get(request.tool), _again(step, call).arguments
+                self._recall.deny(decision, spec, request.tool, request.arguments, wanted)
             refused = today.refused if edited is None else _of_an_edit(today.refused)
             return await self._refuse(ingested, refused, today.short, today.reasons)
         unseen = request.unseen(today.person_reasons)
@@ -499,6 +543,7 @@ class Judge:
             return self._ask(ingested, held, offered[request.tool], verdict)
         if today.verdict.approval_class is ApprovalClass.NOTIFY:
             await self._notify(ingested, today.verdict)
+        self._recall.remember(request, decision, arguments)
         admitted = self._admitted(step, asked)
         return admitted if arguments == call.arguments else Admitted(call=asked)
 

@@ -43,6 +43,7 @@ from runtime_pack.policy import TaskContract
 from runtime_pack.ports import Approver, Chance, Clock, Emitter, ExecutionContext, Frame
 from runtime_pack.prices import PriceTable
 from runtime_pack.records import StepRecord, log_word
+from runtime_pack.remembered import Memory
 from runtime_pack.repeats import Repeats
 from runtime_pack.seal import Seal
 
@@ -210,6 +211,7 @@ class TaskRun:
         self.held: dict[str, Held] = {}
         self.observer: Observer | None = None
         self.repeats = Repeats()
+        self.memory = Memory()
         self._scopes: set[Scope] = set()
         self._abandoned: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None

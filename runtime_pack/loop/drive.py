@@ -401,6 +401,7 @@ class Drive:
                 self.keeper.commit(command.messages)
         self.keeper.append(UserMessage(text=clean_text(message)))
         self.run.repeats.clear()
+        self.run.memory.forget_repeats()
         self.state = Thinking()
         return resume(self.state)
 

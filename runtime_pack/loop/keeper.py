@@ -196,6 +196,8 @@ class Keeper:
             if isinstance(message, ToolMessage):
                 results[message.call_id] = message
         run.repeats.restore(head.get("repeats") or (), results)
+        if "memory" in head:
+            run.memory.restore(head["memory"])
         self.revision, self._row_count = saved.revision, len(saved.rows)
         self._chain = str(head["rows_sha256"])
         self.begun = {str(step): int(n) for step, n in head["begun"].items()}
@@ -326,7 +328,8 @@ class Keeper:
 
     def _head(self, state: State, outcome: Outcome | None) -> dict[str, Json]:
         run = self.run
-        return {
+        memory: dict[str, Json] = {"memory": run.memory.to_json()} if run.memory else {}
+        return memory | {
             "format": FORMAT,
             "schema": SCHEMA,
             "run": run.id,

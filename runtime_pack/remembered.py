@@ -1,0 +1,258 @@
+"""What people said that holds for later calls: denials, and approvals that are to be remembered. Pure.
+
+A denied call is not asked about again in its run: the same tool with the same arguments is denied with
+a pointer to the decision. A remembered approval answers what a person would be asked, and never more:
+it beats no deny, no list, no reason that the person was not shown and no worse context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final, Self
+
+import attrs
+import orjson
+
+from runtime_pack.approvals import ApprovalRequest, Remember, RememberScope, digest_arguments
+from runtime_pack.labels import Label, join, parse_label
+from runtime_pack.ledger import UNLIMITED, Limit, parse_count
+from runtime_pack.messages import Json, frozen_arguments
+
+__all__ = ("REPEATS_AT_MOST", "Asked", "Denied", "Memory", "RememberedRule", "remembered_rule")
+
+REPEATS_AT_MOST: Final = 2
+"""How often a denied call is denied again before the run ends."""
+
+
+@attrs.frozen(kw_only=True)
+class Denied:
+    """A denial that holds: which request it was about, by whom and why.
+
+    `repeats` counts the responses that asked for the same again, `last` is the last of them.
+    """
+
+    request_id: str
+    decided_by: str
+    reason: str
+    repeats: int = 0
+    last: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Asked:
+    """What a person would be asked about, now."""
+
+    run: str
+    task: str
+    tool: str
+    tool_sha256: str
+    arguments: Mapping[str, Json]
+    label: Label
+    reasons: tuple[str, ...]
+    now: datetime
+
+
+@attrs.frozen(kw_only=True)
+class RememberedRule:
+    """An approval that holds for later calls of the same tool as it was defined.
+
+    `arguments` are those that have to be equal: all of them, or the `fields` that were named, where
+    one that was absent has to be absent. `seal` is a tag of the host's key over all other fields.
+    """
+
+    rule_id: str
+    scope: RememberScope
+    run: str
+    task: str
+    tool: str
+    tool_sha256: str
+    fields: tuple[str, ...] | None
+    arguments: Mapping[str, Json]
+    reasons: tuple[str, ...]
+    max_label: Label
+    created_at: datetime
+    expires_at: datetime | None
+    max_uses: Limit
+    request_id: str
+    decided_by: str
+    uses: int = 0
+    seal: str = ""
+
+    def holds(self, asked: Asked) -> bool:
+        """Whether it answers what a person would be asked. Nothing of it is ever stretched."""
+        return (
+            self._is_here(asked)
+            and self.tool == asked.tool
+            and self.tool_sha256 == asked.tool_sha256
+            and (self.max_uses == UNLIMITED or self.uses < self.max_uses)
+            and (self.expires_at is None or asked.now < self.expires_at)
+            and join(self.max_label, asked.label) == self.max_label
+            and set(asked.reasons) <= set(self.reasons)
+            and digest_arguments(_named(asked.arguments, self.fields))
+            == digest_arguments(self.arguments)
+        )
+
+    def _is_here(self, asked: Asked) -> bool:
+        if self.run == asked.run:
+            return True
+        # Runs without a task are of no common task.
+        return self.scope is RememberScope.TASK and bool(self.task) and self.task == asked.task
+
+    def to_json(self) -> dict[str, Json]:
+        """The stored form; read back by `from_json`."""
+        return {
+            "rule_id": self.rule_id,
+            "scope": str(self.scope),
+            "run": self.run,
+            "task": self.task,
+            "tool": self.tool,
+            "tool_sha256": self.tool_sha256,
+            "fields": None if self.fields is None else list(self.fields),
+            "arguments": dict(self.arguments),
+            "reasons": list(self.reasons),
+            "max_label": {**self.max_label.to_json()},
+            "created_at": self.created_at.isoformat(),
+            "expires_at": None if self.expires_at is None else self.expires_at.isoformat(),
+            "max_uses": self.max_uses,
+            "request_id": self.request_id,
+            "decided_by": self.decided_by,
+            "uses": self.uses,
+            "seal": self.seal,
+        }
+
+    def body(self) -> bytes:
+        """What the seal is over: every other field, as JSON with sorted keys."""
+        fields = self.to_json()
+        del fields["seal"]
+        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> Self:
+        """Read the stored form. What it says is only worth what its seal is.
+
+        Raises:
+            KeyError, TypeError, ValueError: not of that form.
+        """
+        fields: dict[str, Any] = dict(value)
+        names, expires, uses = fields["fields"], fields["expires_at"], fields["uses"]
+        if isinstance(uses, bool) or not isinstance(uses, int) or uses < 0:
+            raise ValueError("uses is a count")
+        read = {
+            "scope": RememberScope(fields["scope"]),
+            "fields": None if names is None else tuple(str(name) for name in names),
+            "arguments": frozen_arguments(dict(fields["arguments"])),
+            "reasons": tuple(str(reason) for reason in fields["reasons"]),
+            "max_label": parse_label(fields["max_label"]),
+            "created_at": datetime.fromisoformat(fields["created_at"]),
+            "expires_at": None if expires is None else datetime.fromisoformat(expires),
+            "max_uses": parse_count("max_uses", fields["max_uses"]),
+        }
+        return cls(**fields | read)
+
+
+def remembered_rule(
+    rule_id: str,
+    request: ApprovalRequest,
+    remember: Remember,
+    *,
+    arguments: Mapping[str, Json],
+    decided_by: str,
+    now: datetime,
+) -> RememberedRule:
+    """The rule that an approval leaves behind; *arguments* are those that the call ran with."""
+    lasts = remember.lasts_seconds
+    return RememberedRule(
+        rule_id=rule_id,
+        scope=remember.scope,
+        run=request.run,
+        task=request.task,
+        tool=request.tool,
+        tool_sha256=request.tool_sha256,
+        fields=remember.fields,
+        arguments=frozen_arguments(_named(arguments, remember.fields)),
+        reasons=request.reasons,
+        max_label=remember.max_label or request.label,
+        created_at=now,
+        expires_at=None if lasts == UNLIMITED else now + timedelta(seconds=lasts),
+        max_uses=remember.max_uses,
+        request_id=request.request_id,
+        decided_by=decided_by,
+    )
+
+
+def _named(arguments: Mapping[str, Json], fields: tuple[str, ...] | None) -> Mapping[str, Json]:
+    if fields is None:
+        return arguments
+    return {name: arguments[name] for name in fields if name in arguments}
+
+
+class Memory:
+    """What people said in one run, as far as it holds for later calls of it."""
+
+    __slots__ = ("_denied", "_rules")
+
+    def __init__(self) -> None:
+        self._denied: dict[str, Denied] = {}
+        self._rules: dict[str, RememberedRule] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._denied or self._rules)
+
+    # ── denials ───────────────────────────────────────────────────────────────────────────────
+
+    def deny(self, fingerprint: str, denied: Denied) -> None:
+        """A person said no. What was said first is what later calls are pointed to."""
+        self._denied.setdefault(fingerprint, denied)
+
+    def denied(self, fingerprint: str) -> Denied | None:
+        """The denial of such a call, if there was one."""
+        return self._denied.get(fingerprint)
+
+    def repeat(self, fingerprint: str, response: str) -> Denied | None:
+        """The same, and that it was asked for again: each response counts once."""
+        denied = self._denied.get(fingerprint)
+        if denied is None or denied.last == response:
+            return denied
+        denied = attrs.evolve(denied, repeats=denied.repeats + 1, last=response)
+        self._denied[fingerprint] = denied
+        return denied
+
+    def forget_repeats(self) -> None:
+        """A person has said something new: what was denied stays so, and is not held against it."""
+        for fingerprint, denied in self._denied.items():
+            self._denied[fingerprint] = attrs.evolve(denied, repeats=0)
+
+    # ── approvals ─────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def rules(self) -> tuple[RememberedRule, ...]:
+        """The approvals that are remembered, the oldest first."""
+        return tuple(self._rules.values())
+
+    def keep(self, rule: RememberedRule) -> None:
+        """Remember an approval, or that it was used."""
+        self._rules[rule.rule_id] = rule
+
+    def answers(self, asked: Asked) -> Iterable[RememberedRule]:
+        """The remembered approvals that answer this, the oldest first."""
+        return (rule for rule in self.rules if rule.holds(asked))
+
+    # ── saving ────────────────────────────────────────────────────────────────────────────────
+
+    def to_json(self) -> dict[str, Json]:
+        """For saved runs."""
+        return {
+            "denied": {name: attrs.asdict(denied) for name, denied in self._denied.items()},
+            "rules": [rule.to_json() for rule in self._rules.values()],
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Continue from `to_json`; rules that were given to the run and are not in it stay.
+
+        Raises:
+            AttributeError, KeyError, TypeError, ValueError: not of that form.
+        """
+        self._denied = {str(name): Denied(**value) for name, value in saved["denied"].items()}
+        rules = [RememberedRule.from_json(value) for value in saved["rules"]]
+        self._rules |= {rule.rule_id: rule for rule in rules}
