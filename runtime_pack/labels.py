@@ -83,7 +83,10 @@ UNLABELLED: Final = Label()
 
 def join(first: Label, second: Label) -> Label:
     """The label of a text made from both: worst integrity, highest confidentiality."""
-    if first is second or first == second:
+    # The words of a label are members of their enums: what is equal is identical.
+    if first is second or (
+        first.integrity is second.integrity and first.confidentiality is second.confidentiality
+    ):
         return first
     return Label(
         integrity=max(first.integrity, second.integrity, key=_INTEGRITY_RANK.__getitem__),

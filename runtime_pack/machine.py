@@ -651,8 +651,10 @@ def _lose_turn(rules: Rules, state: Thinking, event: TurnLost) -> Step:
 
 def _place(rules: Rules, state: Classifying, event: Classified) -> Step:
     slots = tuple(
-        _slot(call.step, call.call, admission)
-        for call, admission in zip(state.calls, event.admissions, strict=True)
+        [
+            _slot(call.step, call.call, admission)
+            for call, admission in zip(state.calls, event.admissions, strict=True)
+        ]
     )
     return _settle(rules, state, slots, misbehaving=event.misbehaving)
 
@@ -876,8 +878,8 @@ def _requests(slots: tuple[Slot, ...]) -> tuple[ApprovalRequest, ...]:
 
 
 def _batch_messages(text: str, slots: tuple[Slot, ...]) -> tuple[Message, ...]:
-    said = AssistantMessage(text=text, calls=tuple(slot.call for slot in slots))
-    return (said, *(slot.result for slot in slots if slot.result is not None))
+    said = AssistantMessage(text=text, calls=tuple([slot.call for slot in slots]))
+    return (said, *[slot.result for slot in slots if slot.result is not None])
 
 
 def _closed_batch(state: State, begun: frozenset[str]) -> tuple[Message, ...]:

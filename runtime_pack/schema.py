@@ -58,6 +58,12 @@ _READ_ELSEWHERE: Final = frozenset(
 )
 
 
+# Made once: a union that is written out is made anew for every check.
+_OBJECTS: Final = (dict, Mapping)
+_ARRAYS: Final = (list, tuple)
+_NUMBERS: Final = (int, float)
+
+
 def _is_integer(value: object) -> bool:
     """5 and 5.0, as JSON Schema counts; not True."""
     if isinstance(value, float):
@@ -66,11 +72,11 @@ def _is_integer(value: object) -> bool:
 
 
 _TYPES: Final[dict[str, Callable[[object], bool]]] = {
-    "object": lambda v: isinstance(v, dict | Mapping),
-    "array": lambda v: isinstance(v, list | tuple),
+    "object": lambda v: isinstance(v, _OBJECTS),
+    "array": lambda v: isinstance(v, _ARRAYS),
     "string": lambda v: isinstance(v, str),
     "integer": _is_integer,
-    "number": lambda v: isinstance(v, int | float) and not isinstance(v, bool),
+    "number": lambda v: isinstance(v, _NUMBERS) and not isinstance(v, bool),
     "boolean": lambda v: isinstance(v, bool),
     "null": lambda v: v is None,
 }
@@ -166,7 +172,7 @@ def _object_rule(schema: Mapping[str, object], path: str) -> _Rule:
     rest = _rest(schema, path)
 
     def run(item: object, at: _At, faults: list[ArgumentFault]) -> None:
-        if not isinstance(item, dict | Mapping):
+        if not isinstance(item, _OBJECTS):
             return
         faults.extend(_fault((at, name), "is required") for name in required if name not in item)
         for name, value in item.items():
@@ -232,7 +238,7 @@ def _prefix_items(value: object, path: str) -> _Rule:
     rules = [_compile(option, f"{path}/{index}") for index, option in enumerate(value)]
 
     def run(item: object, at: _At, faults: list[ArgumentFault]) -> None:
-        if isinstance(item, list | tuple):
+        if isinstance(item, _ARRAYS):
             for index, (rule, element) in enumerate(zip(rules, item, strict=False)):
                 rule(element, (at, index), faults)
 
@@ -244,9 +250,7 @@ def _unique_items(value: object, path: str) -> _Rule:
         raise SchemaError(path, "only true is supported")
 
     def run(item: object, at: _At, faults: list[ArgumentFault]) -> None:
-        if isinstance(item, list | tuple) and len({_identity(element) for element in item}) < len(
-            item
-        ):
+        if isinstance(item, _ARRAYS) and len({_identity(element) for element in item}) < len(item):
             faults.append(_fault(at, "must not hold a value twice"))
 
     return run
@@ -265,7 +269,7 @@ def _items(value: object, path: str) -> _Rule:
     rule = _compile(value, path)
 
     def run(item: object, at: _At, faults: list[ArgumentFault]) -> None:
-        if isinstance(item, list | tuple):
+        if isinstance(item, _ARRAYS):
             for index, element in enumerate(item):
                 rule(element, (at, index), faults)
 
@@ -316,7 +320,7 @@ def _bound(
 
 
 def _number(item: object) -> float | None:
-    return item if isinstance(item, int | float) and not isinstance(item, bool) else None
+    return item if isinstance(item, _NUMBERS) and not isinstance(item, bool) else None
 
 
 def _characters(item: object) -> float | None:
@@ -324,7 +328,7 @@ def _characters(item: object) -> float | None:
 
 
 def _elements(item: object) -> float | None:
-    return len(item) if isinstance(item, list | tuple) else None
+    return len(item) if isinstance(item, _ARRAYS) else None
 
 
 def _escaped(name: object) -> str:
