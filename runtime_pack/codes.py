@@ -107,8 +107,8 @@ STOP_ROWS: Final[Mapping[StopCode, CodeRow]] = {
         "Change what is asked; asking the same again is not tried.",
     ),
     StopCode.CONTEXT_OVERFLOW: CodeRow(
-        "The history is longer than the model can read.",
-        "Start a new run with less, or take a model with a larger window.",
+        "The history is longer than the model can read, or than `max_context_bytes`.",
+        "Resume it with a `summariser`, or with a model that has a larger window.",
     ),
     StopCode.PRICE_UNKNOWN: CodeRow(
         "Money is counted, and the model has no price in the table or no name.",

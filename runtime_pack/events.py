@@ -27,6 +27,7 @@ class EventType(StrEnum):
     TURN_STARTED = "turn:started"
     TURN_FINISHED = "turn:finished"
     TURN_RETRIED = "turn:retried"
+    CONTEXT_COMPACTED = "context:compacted"
     STEP_STARTED = "step:started"
     STEP_FINISHED = "step:finished"
     STEP_REFUSED = "step:refused"
@@ -55,6 +56,7 @@ class EventCode(StrEnum):
     TRN002O = "TRN002O"
     TRN003E = "TRN003E"
     TRN004O = "TRN004O"
+    CTX001O = "CTX001O"
     STP001A = "STP001A"
     STP002O = "STP002O"
     STP003E = "STP003E"
@@ -148,6 +150,12 @@ EVENT_ROWS: Final[Mapping[EventCode, EventRow]] = {
         _S.LOW,
         "A request to the model failed and will be made again; the wait is in `object`.",
         "If it happens often, look at the limits of the provider.",
+    ),
+    EventCode.CTX001O: _row(
+        _T.CONTEXT_COMPACTED,
+        _S.INFO,
+        "The model is shown a summary in place of the first part of the history, which is kept.",
+        "None.",
     ),
     EventCode.STP001A: _row(
         _T.STEP_STARTED, _S.INFO, "A call was admitted and is about to run.", "None."

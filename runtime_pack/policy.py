@@ -388,6 +388,8 @@ class TaskContract:
         max_duration_seconds: seconds of activity; waiting for a person is not activity.
         expires_at: the run's last moment, whatever it waits for; None for no such moment.
         max_parallel: calls of one response that run at the same time, at least 1.
+        max_context_bytes: bytes of the messages that a model is sent; longer histories are summed
+            up if there is a summariser. The definitions of the tools are not counted.
         max_batch: calls of one response that are judged at all; those after them are refused.
         batch: `prefix` runs the calls of a response that fit, in order; `atomic` runs all or none.
         max_attempts: requests to the model for one turn, at least 1: faults that may pass are retried.
@@ -409,6 +411,7 @@ class TaskContract:
     max_cost: MoneyLimit | None = None
     max_tokens: Limit | None = None
     max_duration_seconds: SecondsLimit = 600
+    max_context_bytes: Limit = UNLIMITED
     max_parallel: int = 4
     max_batch: Limit = 128
     batch: str = "prefix"
@@ -430,6 +433,7 @@ class TaskContract:
         parse_count("max_turns", self.max_turns)
         parse_seconds("max_duration_seconds", self.max_duration_seconds)
         parse_seconds("approval_seconds", self.approval_seconds)
+        parse_count("max_context_bytes", self.max_context_bytes)
         parse_count("max_batch", self.max_batch)
         if self.batch not in _BATCHES:
             raise ContractError("batch", f"{self.batch!r} is not one of {', '.join(_BATCHES)}")

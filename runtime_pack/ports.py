@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -13,7 +13,7 @@ from runtime_pack.approvals import ApprovalRequest, Decision
 from runtime_pack.catalog import ToolOutput, ToolSpec
 from runtime_pack.events import Event
 from runtime_pack.labels import CLEAN, Label
-from runtime_pack.messages import Json, Transcript, Turn
+from runtime_pack.messages import Json, Message, Transcript, Turn
 
 __all__ = (
     "Approver",
@@ -31,6 +31,7 @@ __all__ = (
     "ReleasableRuntime",
     "ResultLimitedRuntime",
     "SleepingClock",
+    "Summariser",
     "SystemClock",
     "ToolRuntime",
     "TurnRequest",
@@ -188,6 +189,14 @@ class Model(Protocol):
 
         Pieces of the text may be given to `context.on_delta`, if it is there, as they come.
         """
+        ...
+
+
+class Summariser(Protocol):
+    """Sums up the earlier part of a run that has become too long for its model."""
+
+    async def summarise(self, messages: Sequence[Message]) -> str:
+        """A shorter text that says what the messages said. What it costs is the host's to count."""
         ...
 
 

@@ -42,7 +42,15 @@ from runtime_pack.messages import (
     UserMessage,
 )
 from runtime_pack.policy import TaskContract
-from runtime_pack.ports import Approver, Clock, Emitter, ExecutionContext, Frame, TurnRequest
+from runtime_pack.ports import (
+    Approver,
+    Clock,
+    Emitter,
+    ExecutionContext,
+    Frame,
+    Summariser,
+    TurnRequest,
+)
 from runtime_pack.prices import PriceTable
 from runtime_pack.remembered import RememberedRule
 from runtime_pack.seal import Seal
@@ -337,6 +345,7 @@ class Rehearsal:
     model_name: str | None = None
     task: str = ""
     remembered: Sequence[RememberedRule] = ()
+    summariser: Summariser | None = None
     model: ScriptedModel = attrs.field(factory=lambda: ScriptedModel(()), init=False)
     run: AgentTaskRun = attrs.field(init=False)
 
@@ -357,6 +366,7 @@ class Rehearsal:
             prices=self.prices,
             task=self.task,
             remembered=self.remembered,
+            summariser=self.summariser,
         )
 
     async def start(self, max_turns: int | None = None) -> LoopResult:

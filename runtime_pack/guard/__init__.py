@@ -36,6 +36,7 @@ from runtime_pack.ports import (
     PreflightRuntime,
     ReleasableRuntime,
     ResultLimitedRuntime,
+    Summariser,
     SystemClock,
     ToolRuntime,
     TurnRequest,
@@ -59,6 +60,7 @@ def create_agent_task_run(
     frame: Frame | None = None,
     seal: Seal | None = None,
     chance: Chance | None = None,
+    summariser: Summariser | None = None,
     kill_switch: KillSwitch | None = None,
     prices: PriceTable | None = None,
     ledger: Ledger | None = None,
@@ -76,6 +78,7 @@ def create_agent_task_run(
         audit: the log that every decision goes to before it takes effect.
         frame: fences outputs from outside that are not fenced yet.
         seal: authenticates saved states; a random one seals for this process only.
+        summariser: sums up what is too long for the model; without one the run stops there.
         chance: spreads the waits before a model is asked again; random when absent.
         kill_switch: stops this run, and every other that it was given to, once it is thrown.
         prices: what turns and calls cost. With it money is counted, limited or not, and a model that
@@ -104,6 +107,7 @@ def create_agent_task_run(
         clock=clock or SystemClock(),
         frame=frame,
         seal=seal or Seal.random(),
+        summariser=summariser,
         chance=chance or secrets.SystemRandom().random,
         kill_switch=kill_switch,
         prices=prices,

@@ -98,7 +98,9 @@ class Asking:
             return wait
         if isinstance(verdict, Hold):
             raise NotAnswered(self._held(error, verdict.seconds), again=True)
-        raise NotAnswered(self._given_up(error, passing=passing), again=passing)
+        # A history that is too long can be shortened: nothing was answered, and the run can go on.
+        again = passing or error.fault is ModelFault.CONTEXT_OVERFLOW
+        raise NotAnswered(self._given_up(error, passing=passing), again=again)
 
     async def wait(self, seconds: float) -> None:
         """Wait, unless the run ends first.

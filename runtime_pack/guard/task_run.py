@@ -41,7 +41,7 @@ from runtime_pack.ledger_limits import moment_of
 from runtime_pack.machine import Outcome, OutcomeKind, failure
 from runtime_pack.messages import Json, clean_text
 from runtime_pack.policy import TaskContract
-from runtime_pack.ports import Approver, Chance, Clock, Emitter, ExecutionContext, Frame
+from runtime_pack.ports import Approver, Chance, Clock, Emitter, ExecutionContext, Frame, Summariser
 from runtime_pack.prices import PriceTable
 from runtime_pack.records import StepRecord, log_word
 from runtime_pack.remembered import Memory
@@ -180,6 +180,7 @@ class TaskRun:
         seal: Seal,
         kill_switch: KillSwitch | None,
         chance: Chance,
+        summariser: Summariser | None = None,
         prices: PriceTable | None = None,
         ledger: Ledger | None = None,
     ) -> None:
@@ -194,6 +195,7 @@ class TaskRun:
         self.seal = seal
         self.kill_switch = kill_switch
         self.chance = chance
+        self.summariser = summariser
         self.ledger = Ledger(contract.limits()) if ledger is None else ledger
         self.prices = prices
         self.meter: Meter | None = None

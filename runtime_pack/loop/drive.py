@@ -33,7 +33,9 @@ from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.guard.execution import CUT, NOT_BEGUN, OUTCOME_UNKNOWN
 from runtime_pack.guard.observer import Observer
 from runtime_pack.guard.turns import TurnResult
+from runtime_pack.ledger_limits import UNLIMITED
 from runtime_pack.letters import Letters
+from runtime_pack.loop.compacting import Compactor
 from runtime_pack.loop.granting import fresh_grants, give, has_room, reopened
 from runtime_pack.loop.keeper import Keeper, Taken, read_rows, restored_state
 from runtime_pack.loop.post import PostBox
@@ -139,6 +141,10 @@ class Drive:
         self.context = context
         self.keeper = Keeper(self.run, store, given or _given(turn_input, guarded))
         self.post = PostBox(self.run, store)
+        watched = self.run.contract.max_context_bytes != UNLIMITED
+        self.compactor = (
+            Compactor(self.run, self.keeper) if watched or self.run.summariser else None
+        )
         self.rules = Rules(max_consecutive_refused=1, wrap_up=False)
         self.state: State = Thinking()
         self.outcome: Outcome | None = None
@@ -561,6 +567,20 @@ class Drive:
                 return Interrupted(outcome=outcome, resumable=True)
 
     async def _ask_model(self, *, final: bool) -> MachineEvent:
+        if self.compactor is None:
+            return await self._asked(final=final)
+        lost = await self.compactor.fit()
+        if lost is not None:
+            return TurnLost(outcome=lost, again=True)
+        event = await self._asked(final=final)
+        if not _is_overflow(event) or self.run.summariser is None:
+            return event
+        lost = await self.compactor.shrink()
+        if lost is not None:
+            return TurnLost(outcome=lost, again=True)
+        return await self._asked(final=final)
+
+    async def _asked(self, *, final: bool) -> MachineEvent:
         request = self._request(final=final)
         reserved = self.guarded.reserve_turn(request, closing=final)
         if isinstance(reserved, TurnResult):
@@ -584,7 +604,7 @@ class Drive:
 
     def _request(self, *, final: bool) -> TurnRequest:
         return TurnRequest(
-            messages=Transcript(self.keeper.messages),
+            messages=Transcript(self.keeper.shown),
             tools=() if final else self.input.tool_catalog,
             model=self.input.model,
             max_output_tokens=self.input.max_output_tokens,
@@ -924,6 +944,11 @@ def _surplus(most: float) -> ToolOutput:
     details: dict[str, Json] = {"budget": "max_batch", "limit": int(most)}
     text = f"A response may ask for {most:g} calls at most; this one is beyond them. Ask again."
     return refusal(CallCode.BUDGET_EXHAUSTED, text, retryable=True, details=details)
+
+
+def _is_overflow(event: MachineEvent) -> bool:
+    stop = event.outcome.stop if isinstance(event, TurnLost) else None
+    return stop is not None and stop.code == StopCode.CONTEXT_OVERFLOW
 
 
 def _slots(state: State) -> tuple[Slot, ...]:

@@ -10,6 +10,7 @@ import attrs
 import orjson
 
 from runtime_pack.approvals import Resolution, parse_resolution
+from runtime_pack.compaction import Compaction, shown
 from runtime_pack.errors import StateRefused, StoreError
 from runtime_pack.grants import Grant, parse_grant, totals, without_grants
 from runtime_pack.guard import AgentTaskRun
@@ -59,6 +60,7 @@ class Taken:
     steps: list[StepRecord] = attrs.field(factory=list)
     burned: set[str] = attrs.field(factory=set)
     grants: list[Grant] = attrs.field(factory=list)
+    compaction: Compaction | None = None
 
 
 def read_rows(rows: Sequence[bytes]) -> Taken:
@@ -112,6 +114,10 @@ def _take_grant(taken: Taken, value: Any) -> None:
     taken.grants.append(parse_grant(value))
 
 
+def _take_compaction(taken: Taken, value: Any) -> None:
+    taken.compaction = Compaction.from_json(value)
+
+
 # One line a kind of row.
 _ROWS: Final[Mapping[str, Callable[[Taken, Any], None]]] = {
     "input": _take_input,
@@ -122,6 +128,7 @@ _ROWS: Final[Mapping[str, Callable[[Taken, Any], None]]] = {
     "step": _take_step,
     "burned": _take_burned,
     "grant": _take_grant,
+    "compaction": _take_compaction,
 }
 
 
@@ -148,6 +155,9 @@ class Keeper:
         self.store = store
         self.given = given
         self.messages: list[Message] = []
+        # What the model is shown: the history, until a part of it is summed up.
+        self.shown = self.messages
+        self.compaction: Compaction | None = None
         self.taken: dict[str, int] = {}
         self.results: dict[str, ToolMessage] = {}
         self.begun: dict[str, int] = {}
@@ -190,6 +200,9 @@ class Keeper:
         run.burned |= held.burned
         self._burned_saved = set(held.burned)
         self.messages, self.results, self.resolved = held.messages, held.results, held.resolved
+        self.shown, self.compaction = self.messages, held.compaction
+        if held.compaction is not None:
+            self.shown = shown(self.messages, held.compaction)
         results = dict(held.results)
         for message in held.messages:
             self._take(message)
@@ -210,6 +223,8 @@ class Keeper:
     def append(self, message: Message) -> None:
         """Add a message to the history; the run's label takes in the message's."""
         self.messages.append(message)
+        if self.shown is not self.messages:
+            self.shown.append(message)
         self._take(message)
         if isinstance(message, UserMessage | ToolMessage):
             self.run.label = join(self.run.label, message.label)
@@ -219,6 +234,12 @@ class Keeper:
             self._row({"ref": message.call_id})
         else:
             self._row({"message": message_to_json(message)})
+
+    def compact(self, compaction: Compaction) -> None:
+        """Show a summary in place of the first part of the history."""
+        self.compaction = compaction
+        self.shown = shown(self.messages, compaction)
+        self._row({"compaction": compaction.to_json()})
 
     def _take(self, message: Message) -> None:
         if isinstance(message, AssistantMessage):
@@ -301,6 +322,8 @@ class Keeper:
             {"resolved": {name: word.to_json() for name, word in self.resolved.items()}},
             *({"grant": grant.to_json()} for grant in self.grants),
         ]
+        if self.compaction is not None:
+            bodies.append({"compaction": self.compaction.to_json()})
         self._rows = [orjson.dumps(body) for body in bodies]
         self.revision, self._steps_saved, self._row_count = 0, 0, 0
         self._chain, self._burned_saved = EMPTY_CHAIN, set()
