@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Observer,
         Resolver,
         RunLimits,
+        RunUsage,
         Transport,
     )
     from egress.proxied import proxied_fetch
@@ -59,6 +60,7 @@ __all__ = (
     "Resolver",
     "RunLimits",
     "RunMeter",
+    "RunUsage",
     "SystemResolver",
     "Target",
     "Transport",
@@ -93,6 +95,7 @@ _LATE = {
     "Fetched": "egress.client",
     "GuardedClient": "egress.client",
     "RunMeter": "egress.client",
+    "RunUsage": "egress.ports",
     "ProxyLimits": "egress.proxy",
     "ProxyRun": "egress.proxy",
     "SystemResolver": "egress.resolver",

@@ -1,7 +1,7 @@
 """What one run has fetched so far, against its caps. No I/O.
 
 A client counts into it and may be closed and opened again meanwhile: whoever drives the run keeps
-the meter as long as the run lasts.
+the meter as long as the run lasts, or what it has `used`, which a new one goes on from.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ import math
 from typing import Final
 
 from egress.errors import RunCapReached, TooManyAtOnce
-from egress.ports import UNLIMITED, Count, RunLimits
+from egress.ports import UNLIMITED, Count, RunLimits, RunUsage
 
 
 class RunMeter:
     """Counts the requests, body bytes and concurrent fetches of one run.
+
+    Args:
+        limits: The caps.
+        used: What the run had used before, under another meter.
 
     Attributes:
         limits: The caps.
@@ -22,14 +26,20 @@ class RunMeter:
         raw_bytes: Body bytes received so far.
     """
 
-    def __init__(self, limits: RunLimits | None = None) -> None:
+    def __init__(self, limits: RunLimits | None = None, *, used: RunUsage | None = None) -> None:
         self.limits = limits or RunLimits()
-        self.requests = 0
-        self.raw_bytes = 0
+        before = used or RunUsage()
+        self.requests = before.requests
+        self.raw_bytes = before.raw_bytes
         self._max_requests: Final = _number(self.limits.max_requests)
         self._max_bytes: Final = _number(self.limits.max_bytes)
         self._max_concurrent: Final = _number(self.limits.max_concurrent)
         self._running: set[object] = set()
+
+    @property
+    def used(self) -> RunUsage:
+        """What has been used so far, to go on from elsewhere."""
+        return RunUsage(requests=self.requests, raw_bytes=self.raw_bytes)
 
     @property
     def running(self) -> int:

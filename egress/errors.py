@@ -152,10 +152,18 @@ class AllowlistError(EgressError):
     def __init__(
         self, *, entry: str, reason: EntryReason, hint: str | None = None, layer: str = ""
     ) -> None:
+        # It loads tables, which nobody needs whose lists are good.
+        from egress.reasons import ENTRY_ROWS
+
+        row = ENTRY_ROWS[reason]
         quoted = entry[:_QUOTED_CHARACTERS]
-        advice = f"; write {hint}" if hint else ""
         owner = f"{layer} " if layer else ""
-        super().__init__(f"{owner}allowlist entry {quoted!a}: {reason}{advice}")
+        of_list = reason in {EntryReason.NOT_A_LIST, EntryReason.TOO_MANY}
+        what = "allowlist" if of_list else f"allowlist entry {quoted!a}"
+        meant = f" Probably meant: {hint}" if hint else ""
+        super().__init__(
+            f"{owner}{what} is refused [{row.rule} {reason}]: {row.meaning} {row.advice}{meant}"
+        )
         self.entry = quoted
         self.reason = reason
         self.hint = hint

@@ -27,6 +27,7 @@ __all__ = (
     "Observer",
     "Resolver",
     "RunLimits",
+    "RunUsage",
     "Transport",
 )
 
@@ -107,6 +108,41 @@ class RunLimits:
             # True is not 1, and None is not unlimited.
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ValueError("a cap of a run is a whole number from 0 or 'unlimited'")
+
+
+@attrs.frozen(kw_only=True)
+class RunUsage:
+    """What one run has used of its caps.
+
+    Attributes:
+        requests: Sent, redirects included.
+        raw_bytes: Body bytes as received.
+
+    Raises:
+        ValueError: A count is no whole number from 0.
+    """
+
+    requests: int = 0
+    raw_bytes: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        if not all(_is_whole(count) and count >= 0 for count in (self.requests, self.raw_bytes)):
+            raise ValueError("what a run has used is a whole number from 0")
+
+    def to_json(self) -> dict[str, int]:
+        """Plain values, keys as stored."""
+        return {"requests": self.requests, "raw_bytes": self.raw_bytes}
+
+    @classmethod
+    def from_json(cls, value: object) -> RunUsage:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        if not isinstance(value, dict) or set(value) != {"requests", "raw_bytes"}:
+            raise ValueError("not what a run has used")
+        return cls(requests=value["requests"], raw_bytes=value["raw_bytes"])
 
 
 @attrs.frozen(kw_only=True)

@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from runtime_pack.shapes import Between, Sized
     from runtime_pack.stores.sqlite import SQLiteRunStore
     from runtime_pack.threads import Threads
-    from runtime_pack.web_catalog import build_web_tool_catalog, create_web_tool_runtime
+    from runtime_pack.web_catalog import build_web_tool_catalog, create_web_tool_runtime, web_usage
     from runtime_pack.workflow import Branch, BranchState, BranchStatus, Continuation, Workflow
     from runtime_pack.workflow_drive import (
         BranchRun,
@@ -142,6 +142,7 @@ _LATER: Final = {
     "build_web_tool_catalog": "runtime_pack.web_catalog",
     "create_fixture_web_search_provider": "web_tools.search",
     "create_web_tool_runtime": "runtime_pack.web_catalog",
+    "web_usage": "runtime_pack.web_catalog",
     "price_table_from_genai_prices": "runtime_pack.prices_genai",
 }
 
@@ -268,6 +269,7 @@ __all__ = (
     "stream_resumed_agent_loop",
     "stream_resumed_agent_loop_sync",
     "verify_log",
+    "web_usage",
 )
 
 

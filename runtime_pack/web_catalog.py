@@ -25,6 +25,7 @@ from egress import (
     EgressError,
     EgressPolicy,
     RunLimits,
+    RunUsage,
     Violation,
     check_listed,
     layered_policy,
@@ -138,6 +139,7 @@ def create_web_tool_runtime(
     caps: WebToolCaps | None = None,
     address_policy: AddressPolicy | None = None,
     run_limits: RunLimits | None = None,
+    run_used: RunUsage | None = None,
     unsafe_report_only: bool = False,
 ) -> ToolRuntime:
     """*base* with `web:search` and `web:read` for one run.
@@ -152,6 +154,8 @@ def create_web_tool_runtime(
         caps: the host's ceilings; a call can only lower them.
         address_policy: the operator's exemptions from the address check; none by default.
         run_limits: requests, body bytes and concurrent reads of one run; finite by default.
+        run_used: what `web_usage` said of this run when it was suspended elsewhere; the caps go on
+            from there.
         unsafe_report_only: what would be denied is told with `EGR004O` and read all the same,
             metadata addresses excepted; for drafting a list, never for serving.
 
@@ -174,11 +178,28 @@ def create_web_tool_runtime(
         fetch=fetch,
         caps=caps or WebToolCaps(),
         run_limits=run_limits or RunLimits(),
+        run_used=run_used or RunUsage(),
     )
     _refuse_own_names(base)
     if isinstance(base, GuardedRuntime):
         return base.rewrap(lambda inner: _WebToolRuntime(inner, setup))
     return _WebToolRuntime(base, setup)
+
+
+def web_usage(runtime: ToolRuntime, run: str) -> RunUsage:
+    """What *run* has used of the `run_limits` of *runtime*, to be kept with a suspended run.
+
+    Args:
+        runtime: from `create_web_tool_runtime`, guarded or not.
+        run: id of the run.
+
+    Raises:
+        ContractError: *runtime* is another one.
+    """
+    inner = runtime.inner if isinstance(runtime, GuardedRuntime) else runtime
+    if not isinstance(inner, _WebToolRuntime):
+        raise ContractError("runtime", "it was not made by create_web_tool_runtime")
+    return inner.used(run)
 
 
 def _refuse_own_names(base: ToolRuntime) -> None:
@@ -213,6 +234,7 @@ class _Setup:
     fetch: Fetch | None
     caps: WebToolCaps
     run_limits: RunLimits
+    run_used: RunUsage
 
     def policy(self, lists: _Lists) -> EgressPolicy:
         """What a run under these lists of its contract may read."""
@@ -476,9 +498,23 @@ class _WebToolRuntime:
             policy,
             limits=setup.limits(),
             fetch=setup.fetch,
-            meter=self._meters.setdefault(context.run, RunMeter(setup.run_limits)),
+            meter=self._meter(context.run),
             observer=self._observed,
         )
+
+    def _meter(self, run: str) -> RunMeter:
+        """Of one run: what was used before this runtime was made is the first one's."""
+        if run not in self._meters:
+            before = RunUsage() if self._meters else self._setup.run_used
+            self._meters[run] = RunMeter(self._setup.run_limits, used=before)
+        return self._meters[run]
+
+    def used(self, run: str) -> RunUsage:
+        """What *run* has used of its caps."""
+        meter = self._meters.get(run)
+        if meter is not None:
+            return meter.used
+        return RunUsage() if self._meters else self._setup.run_used
 
     async def _report(self, error: WebToolError, context: ExecutionContext) -> None:
         """The one event of a denial: into the log, then to the host. Either failing stops the call."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 import sys
 from collections.abc import Iterator
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, Final
 
 import attrs
 import click
 
-from egress import AddressPolicy, AllowlistError, EgressProxy, ProxyRun, serve_proxy
+from egress import EgressProxy, ProxyRun, serve_proxy
 from egress.confine import (
     Boundary,
     BoundaryNotProven,
@@ -26,20 +25,18 @@ from egress.confine import (
     missing_for,
     run_confined,
 )
-from egress.proxy import AccessRecord, ProxyDenial, ProxyObserver
+from egress.proxy import AccessRecord, ProxyDenial
 from runtime_pack.audit import AuditLog
-from runtime_pack.cli._proxy_config import single_run
+from runtime_pack.cli._proxy_records import LineWriter, Recorder, access_log
+from runtime_pack.cli._proxy_run import run_of, run_options
 from runtime_pack.cli._state import open_state, state_option
-from runtime_pack.cli._text import exit_codes, note
-
-# One way to record a denial, for the proxy alone and for the proxy of a command.
-from runtime_pack.cli.egress_proxy import _Recorder
+from runtime_pack.cli._text import exit_codes, note, plain
 
 __all__ = ("command",)
 
 _REFUSED: Final = 2
 _TOKEN_BYTES: Final = 32
-_STDERR: Final = "-"
+_STDERR_DESCRIPTOR: Final = 2
 
 _HELD_BY: Final = {
     Boundary.NAMESPACE: "an empty network namespace, with the proxy as its one way out",
@@ -64,9 +61,7 @@ _EXIT: Final = exit_codes(
     epilog=_EXIT,
     context_settings={"allow_interspersed_args": False},
 )
-@click.option(
-    "--allow", "entries", multiple=True, metavar="ENTRY", help="An allowlist entry; repeat it."
-)
+@run_options
 @click.option(
     "--boundary",
     type=click.Choice([Boundary.NAMESPACE.value, Boundary.LANDLOCK.value]),
@@ -79,17 +74,6 @@ _EXIT: Final = exit_codes(
 )
 @click.option("--allow-unix", is_flag=True, help="Let it reach UNIX sockets that have a path.")
 @click.option("--run", "run_id", help="Id of the run, for events.  [default: a new one]")
-@click.option("--task", default="", help="Id of its task, for events.")
-@click.option("--session", default="", help="Id of its session, for events.")
-@click.option(
-    "--allowed-host",
-    "hosts",
-    multiple=True,
-    metavar="HOST",
-    help="A host exempt from the address check.",
-)
-@click.option("--allow-private-addresses", is_flag=True, help="Exempt every private address.")
-@click.option("--https-only", is_flag=True, help="Refuse http.")
 @click.option(
     "--access-log",
     metavar="FILE",
@@ -116,9 +100,10 @@ def command(words: tuple[str, ...], state_dir: Any, **options: Any) -> int:
     boundary = _boundary(facts, wanted=plan.wanted, unconfined=plan.unconfined)
     with (
         open_state(state_dir).logging() as log,
-        _access(options["access_log"]) as access,
+        access_log(options["access_log"]) as access,
+        _notes() as notes,
     ):
-        recorder = _Told(_Recorder(log, access))
+        recorder = _Told(Recorder(log, access), notes)
         return asyncio.run(_run(plan, facts, boundary, recorder, log))
 
 
@@ -137,21 +122,10 @@ def _plan(words: tuple[str, ...], options: dict[str, Any]) -> _Plan:
     wanted = options["boundary"]
     if wanted is not None and options["unconfined"]:
         raise click.UsageError("--boundary and --unconfined exclude each other")
-    try:
-        address = AddressPolicy(
-            allowed_hosts=options["hosts"],
-            allow_private_addresses=options["allow_private_addresses"],
-            https_only=options["https_only"],
-        )
-    except AllowlistError as error:
-        raise click.UsageError(str(error)) from error
-    run = single_run(
+    run = run_of(
+        options,
         run=options["run_id"] or f"confine-{secrets.token_hex(8)}",
-        task=options["task"],
-        session=options["session"],
         token=secrets.token_urlsafe(_TOKEN_BYTES),
-        allow=options["entries"],
-        address=address,
     )
     return _Plan(
         words=words,
@@ -176,24 +150,8 @@ def _boundary(facts: KernelFacts, *, wanted: Boundary | None, unconfined: bool) 
     raise click.UsageError(message + advice)
 
 
-@contextlib.contextmanager
-def _access(where: str | None) -> Iterator[BinaryIO]:
-    """Without a buffer: what could not be written must not come up again when it is closed."""
-    if where == _STDERR:
-        yield sys.stderr.buffer
-        return
-    try:
-        flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC
-        file = os.fdopen(os.open(where or os.devnull, flags, 0o600), "ab", buffering=0)
-    except OSError as error:
-        raise click.ClickException(f"the access log cannot be opened: {error}") from error
-    with file:
-        # One write a line is whole or raises; `FileIO` is a `BinaryIO` to all that is used here.
-        yield cast("BinaryIO", file)
-
-
 async def _run(
-    plan: _Plan, facts: KernelFacts, boundary: Boundary, observer: ProxyObserver, log: AuditLog
+    plan: _Plan, facts: KernelFacts, boundary: Boundary, observer: _Told, log: AuditLog
 ) -> int:
     def tell(confined: Confined) -> None:
         note(f"confine: boundary {confined.boundary}: {_HELD_BY[confined.boundary]}")
@@ -201,6 +159,8 @@ async def _run(
             note(f"confine: tried from inside and closed: {', '.join(confined.proven)}")
         for limit in confined.limits:
             note(f"confine: not held: {limit}")
+        if not plan.run.policy.allowlist.entries:
+            note("confine: no --allow: its proxy opens nothing")
         note(f"confine: run {plan.run.run}, log {log.path}")
 
     async with contextlib.AsyncExitStack() as stack:
@@ -208,6 +168,7 @@ async def _run(
             proxy = await stack.enter_async_context(serve_proxy((plan.run,), observer=observer))
         except OSError as error:
             raise click.ClickException(f"the proxy cannot listen: {error}") from error
+        observer.watch(proxy.fail)
         running = run_confined(
             plan.words,
             facts=facts,
@@ -245,11 +206,26 @@ async def _while_recorded(proxy: EgressProxy, running: asyncio.Task[int]) -> int
     return running.result()
 
 
+@contextlib.contextmanager
+def _notes() -> Iterator[LineWriter]:
+    """Standard error, for what is told while the command runs."""
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
+    notes = LineWriter(_STDERR_DESCRIPTOR)
+    try:
+        yield notes
+    finally:
+        with contextlib.suppress(OSError):
+            notes.close()
+
+
 class _Told:
     """Records as the proxy's command does, and tells the person of each denial."""
 
-    def __init__(self, recorder: _Recorder) -> None:
+    def __init__(self, recorder: Recorder, notes: LineWriter) -> None:
         self._recorder = recorder
+        self._notes = notes
+        self.watch = recorder.watch
 
     async def denied(self, denial: ProxyDenial) -> str:
         """The id of the event."""
@@ -257,9 +233,10 @@ class _Told:
         told = denial.violation
         target = f"{told.target.host} port {told.target.port}"
         advice = f"; --allow {told.nearest_entry} would admit it" if told.nearest_entry else ""
-        # A terminal that is gone is no reason to end the command: the log has the event.
+        line = plain(f"confine: denied {target} [{told.rule} {told.reason}]{advice}")
+        # A terminal that is gone or stuck is no reason to end the command: the log has the event.
         with contextlib.suppress(OSError):
-            note(f"confine: denied {target} [{told.rule} {told.reason}]{advice}")
+            self._notes.write(line.encode("utf-8", "replace") + b"\n")
         return event_id
 
     def access(self, record: AccessRecord) -> None:

@@ -8,18 +8,15 @@ import os
 import resource
 import secrets
 import signal
-import sys
 from collections.abc import Coroutine, Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import attrs
 import click
 import orjson
 
-from egress import AddressPolicy, AllowlistError, EgressProxy, ProxyRun, serve_proxy
-from egress.proxy import AccessRecord, ProxyDenial
+from egress import EgressProxy, ProxyRun, serve_proxy
 from runtime_pack.audit import AuditLog
 from runtime_pack.cli._proxy_config import (
     Listen,
@@ -27,19 +24,17 @@ from runtime_pack.cli._proxy_config import (
     parse_listen,
     read_config,
     read_token,
-    single_run,
 )
+from runtime_pack.cli._proxy_records import STDERR, LineWriter, Recorder, access_log
+from runtime_pack.cli._proxy_run import run_of, run_options
 from runtime_pack.cli._state import open_state, state_option
-from runtime_pack.cli._text import exit_codes, plain
-from runtime_pack.events import Event
+from runtime_pack.cli._text import exit_codes, note, plain
 from runtime_pack.messages import Json
-from runtime_pack.violations import violation_event
 
 __all__ = ("command",)
 
 _DEFAULT_RUN: Final = "proxy"
 _DEFAULT_GRACE_SECONDS: Final = 10.0
-_STDERR: Final = "-"
 # Two for each of the 8,192 connections of a proxy, and some beside them.
 _DESCRIPTORS: Final = 20_000
 
@@ -55,9 +50,7 @@ _EXIT: Final = exit_codes(
 @click.command(
     "egress-proxy", short_help="Run the proxy that confines where runs may connect.", epilog=_EXIT
 )
-@click.option(
-    "--allow", "entries", multiple=True, metavar="ENTRY", help="An allowlist entry; repeat it."
-)
+@run_options
 @click.option(
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -70,26 +63,16 @@ _EXIT: Final = exit_codes(
     help="Where to write what is printed once it listens.",
 )
 @click.option("--run", "run_id", default=_DEFAULT_RUN, show_default=True, help="Id of the run.")
-@click.option("--task", default="", help="Id of its task, for events.")
-@click.option("--session", default="", help="Id of its session, for events.")
 @click.option(
     "--token-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File whose first line is the run's token.  [default: a new token is made and told]",
+    help="File whose first line is the run's token, 16 to 512 visible ASCII characters.  [default: a"
+    " new token is made and told]",
 )
-@click.option("--token-env", metavar="NAME", help="Variable that holds the run's token.")
-@click.option(
-    "--allowed-host",
-    "hosts",
-    multiple=True,
-    metavar="HOST",
-    help="A host exempt from the address check.",
-)
-@click.option("--allow-private-addresses", is_flag=True, help="Exempt every private address.")
-@click.option("--https-only", is_flag=True, help="Refuse http.")
+@click.option("--token-env", metavar="NAME", help="Variable that holds it.")
 @click.option(
     "--access-log",
-    default=_STDERR,
+    default=STDERR,
     metavar="FILE",
     help="One JSON line for each connection.  [default: standard error]",
 )
@@ -104,7 +87,8 @@ def command(config: Path | None, state_dir: Path | None, **options: Any) -> int:
     """
     plan = _plan(config, options)
     _raise_descriptor_limit()
-    with _access_log(options["access_log"]) as access, open_state(state_dir).logging() as log:
+    _tell_empty(plan)
+    with access_log(options["access_log"]) as access, open_state(state_dir).logging() as log:
         asyncio.run(_serve(plan, log, access))
     return 0
 
@@ -161,37 +145,14 @@ def _single(options: Mapping[str, Any], made: dict[str, str]) -> ProxySettings:
         token = made[run_id] = secrets.token_urlsafe(32)
     else:
         token = read_token(file=options["token_file"], variable=options["token_env"])
-    try:
-        address = AddressPolicy(
-            allowed_hosts=options["hosts"],
-            allow_private_addresses=options["allow_private_addresses"],
-            https_only=options["https_only"],
-        )
-    except AllowlistError as error:
-        raise click.UsageError(str(error)) from error
-    run = single_run(
-        run=run_id,
-        task=options["task"],
-        session=options["session"],
-        token=token,
-        allow=options["entries"],
-        address=address,
-    )
-    return ProxySettings(runs=(run,))
+    return ProxySettings(runs=(run_of(options, run=run_id, token=token),))
 
 
-@contextlib.contextmanager
-def _access_log(where: str) -> Iterator[BinaryIO]:
-    if where == _STDERR:
-        yield sys.stderr.buffer
-        return
-    try:
-        handle = os.open(where, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise click.ClickException(f"the access log cannot be opened: {error}") from error
-    # Without a buffer: what could not be written must not be tried again at the end.
-    with os.fdopen(handle, "ab", buffering=0) as file:
-        yield file
+def _tell_empty(plan: _Plan) -> None:
+    """An empty list is a list: it allows nothing, and most who start with one have forgotten it."""
+    for run in plan.runs:
+        if not run.policy.allowlist.entries:
+            note(f"egress-proxy: the list of run {run.run} is empty: it allows NOTHING")
 
 
 def _raise_descriptor_limit() -> None:
@@ -207,17 +168,18 @@ def _raise_descriptor_limit() -> None:
 # ── serving ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def _serve(plan: _Plan, log: AuditLog, access: BinaryIO) -> None:
+async def _serve(plan: _Plan, log: AuditLog, access: LineWriter | None) -> None:
     """Serve until a signal, or until something cannot be recorded."""
-    asked = _Signals()
+    asked, recorder = _Signals(), Recorder(log, access)
     with asked.watched():
         try:
             async with serve_proxy(
                 plan.runs,
-                observer=_Recorder(log, access),
+                observer=recorder,
                 host=plan.listen.host,
                 port=plan.listen.port,
             ) as proxy:
+                recorder.watch(proxy.fail)
                 _tell_ready(plan, proxy, log)
                 await _first_of(asked.stop.wait(), proxy.failed.wait())
                 if proxy.failure is None:
@@ -303,41 +265,3 @@ def _write_private(path: Path, content: bytes) -> None:
     except OSError as error:
         draft.unlink(missing_ok=True)
         raise click.ClickException(f"the ready file cannot be written: {error}") from error
-
-
-# ── records ───────────────────────────────────────────────────────────────────────────────────
-
-
-class _Recorder:
-    """Denials into the log of this process, connections into the access log."""
-
-    def __init__(self, log: AuditLog, access: BinaryIO) -> None:
-        self._log = log
-        self._access = access
-        # Two proxies may serve one run, each with a connection 1: the key names the process too.
-        self._instance = secrets.token_hex(4)
-
-    async def denied(self, denial: ProxyDenial) -> str:
-        """Writes the one event; its key is its id, for it names the cause and is in the line."""
-        key = f"proxy-{self._instance}-{denial.connection}"
-        self._log.append(_denial_event(denial, key))
-        self._log.flush()
-        return key
-
-    def access(self, record: AccessRecord) -> None:
-        """Writes one line."""
-        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        body = {"ts": now, **record.to_json()}
-        line = orjson.dumps(body, option=orjson.OPT_SORT_KEYS) + b"\n"
-        if self._access.write(line) != len(line):
-            raise OSError("the access log was written only in part")
-        self._access.flush()
-
-
-def _denial_event(denial: ProxyDenial, key: str) -> Event:
-    violation = denial.violation
-    subject: dict[str, Json] = {"run": denial.run, "executor": "egress-proxy"}
-    named = {"task": denial.task, "session": denial.session}
-    subject |= {name: value for name, value in named.items() if value}
-    event = violation_event(violation, subject=subject, key=key)
-    return attrs.evolve(event, object={**event.object, "method": denial.method})

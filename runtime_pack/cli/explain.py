@@ -9,9 +9,9 @@ from typing import Final
 import click
 
 from egress import AddressPolicy, AllowlistError, DenyReason, explain
-from egress.errors import EntryReason, UrlReason
+from egress.errors import UrlReason
 from egress.explain import Explanation, LayerVerdict, Outcome, Step, Verdict, explain_connect
-from egress.reasons import DENY_ROWS, ENTRY_ROWS, URL_ROWS
+from egress.reasons import DENY_ROWS, URL_ROWS
 from runtime_pack.cli._text import exit_codes, say, say_json
 
 __all__ = ("command",)
@@ -196,12 +196,13 @@ def _to(layers: tuple[LayerVerdict, ...]) -> str:
 
 
 def _advice(told: Explanation, reason: str) -> str:
-    """What the tables of docs/egress.md say of it; the proxy's own words stand for themselves."""
+    """What the tables of docs/egress.md say of it; the proxy's own words stand for themselves.
+
+    What is wrong with an entry stands at its rule, with what to change.
+    """
     row = None
     if told.verdict is Verdict.DENY:
         row = DENY_ROWS[DenyReason(reason)]
-    elif told.rule == "R15":
-        row = ENTRY_ROWS[EntryReason(reason)]
     elif (word := reason.rpartition(" ")[2]) in set(UrlReason):
         row = URL_ROWS[UrlReason(word)]
     return "" if row is None else f"{row.meaning} {row.advice}"

@@ -20,6 +20,7 @@ from egress import (
     HopResponse,
     RunLimits,
     RunMeter,
+    RunUsage,
     UrlRejected,
     parse_allowlist,
 )
@@ -225,3 +226,43 @@ def test_bytes_never_pass_their_cap(cap: Any, chunks: list[int]) -> None:
 
     expected = sum(chunks) if isinstance(limit, str) else min(limit, sum(chunks))
     assert expected == granted == meter.raw_bytes
+
+
+@given(st.integers(0, 5), st.integers(0, 50), st.integers(0, 5), st.integers(0, 50))
+def test_a_meter_goes_on_from_what_was_used(
+    requests: int, size: int, more: int, further: int
+) -> None:
+    """Counted in two parts, with the counts stored between them, it is as counted in one."""
+    limits = RunLimits(max_requests=6, max_bytes=60)
+
+    def count(meter: RunMeter, times: int, received: int) -> RunMeter:
+        for _ in range(times):
+            try:
+                meter.begin("fetch", host="a.test", hop=0)
+            except RunCapReached:
+                break
+        meter.take(received)
+        return meter
+
+    whole = count(count(RunMeter(limits), requests, size), more, further)
+    first = count(RunMeter(limits), requests, size)
+    stored = RunUsage.from_json(first.used.to_json())
+    assert whole.used == count(RunMeter(limits, used=stored), more, further).used
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        None,
+        {},
+        {"requests": 1},
+        {"requests": 1, "raw_bytes": -1},
+        {"requests": True, "raw_bytes": 0},
+        {"requests": 1.0, "raw_bytes": 0},
+        {"requests": 1, "raw_bytes": 0, "more": 0},
+    ],
+)
+def test_what_was_not_counted_is_not_gone_on_from(stored: object) -> None:
+    """A count that is less than nothing would give a run more than its caps."""
+    with pytest.raises(ValueError, match="used"):
+        RunUsage.from_json(stored)

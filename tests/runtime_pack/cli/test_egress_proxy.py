@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -269,6 +270,48 @@ def test_it_stops_when_it_cannot_record(tmp_path: Path) -> None:
         assert code == 1
         assert "could not be recorded" in err
         assert "Traceback" not in err
+
+
+def test_an_access_log_that_nobody_reads_stops_it(tmp_path: Path) -> None:
+    """The proxy goes on serving meanwhile, and ends with 1 once the lines do not get out."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    filler = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(filler, bytes(4096))
+    with serving(tmp_path, "--allow", "a.test", "--access-log", str(pipe)) as proxy:
+        token = urlsplit(proxy.ready["runs"][0]["proxy_url"]).password
+        for _ in range(3):
+            assert 403 == proxy.ask("http://b.test/", token=token).status
+        code, _, err = proxy.ended()
+    os.close(reader)
+    os.close(filler)
+    assert code == 1
+    assert "nobody reads them" in err
+    assert "Traceback" not in err
+
+
+def test_an_empty_list_is_told(tmp_path: Path) -> None:
+    """It is a list, and most who start with one have forgotten it."""
+    with serving(tmp_path) as proxy:
+        _, _, err = proxy.stop()
+
+    assert "the list of run proxy is empty: it allows NOTHING" in err
+
+
+def test_the_descriptor_limit_is_raised(tmp_path: Path) -> None:
+    """To what this user may have, for each tunnel has two sockets."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        with serving(tmp_path, "--allow", "a.test") as proxy:
+            limits = Path(f"/proc/{proxy.process.pid}/limits").read_text(encoding="ascii")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    [line] = [each for each in limits.splitlines() if each.startswith("Max open files")]
+    assert min(hard, 20_000) == int(line.split()[3])
 
 
 CONFIG = """

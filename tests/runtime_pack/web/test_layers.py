@@ -9,7 +9,7 @@ import attrs
 import orjson
 import pytest
 
-from egress import AllowlistError, RunLimits
+from egress import AllowlistError, RunLimits, RunUsage
 from egress.testing import RecordingFetch, ScriptedAnswer
 from runtime_pack import (
     AgentTaskRun,
@@ -32,6 +32,7 @@ from runtime_pack import (
     create_fixture_web_search_provider,
     create_web_tool_runtime,
     run_governed_agent_loop,
+    web_usage,
 )
 from runtime_pack.testing import ListEmitter, ScriptedModel, calls, reply
 
@@ -246,6 +247,39 @@ def test_closing_the_connections_does_not_reset_the_caps() -> None:
         return told
 
     assert [None, "WEB_FETCH_FAILED"] == asyncio.run(main())
+
+
+def test_a_new_runtime_goes_on_from_what_was_used() -> None:
+    """What a suspended run has used is read from one runtime and given to the next."""
+    limits = RunLimits(max_requests=2)
+
+    async def read(bench: Bench) -> tuple[str | None, RunUsage]:
+        runtime = bench.web(create_agent_runtime(model=ScriptedModel([])))
+        context = ExecutionContext(run="r1")
+        output = await runtime.execute_tool("web:read", {"url": "https://a.test/"}, context)
+        # A web runtime has it.
+        await runtime.release()  # type: ignore[attr-defined]
+        return output.code, web_usage(runtime, "r1")
+
+    used, told = RunUsage(), []
+    for _ in range(3):
+        options = {"run_limits": limits, "run_used": used}
+        code, used = asyncio.run(read(Bench(allow=["a.test"], answers=[PAGE], options=options)))
+        told.append(code)
+
+    assert [None, None, "WEB_FETCH_FAILED"] == told
+    assert (2, 2 * len(PAGE.chunks[0])) == (used.requests, used.raw_bytes)
+
+
+def test_what_was_used_is_of_one_run_and_of_this_kind_of_runtime() -> None:
+    """Another run under the same runtime begins at nothing; another runtime is refused."""
+    base = create_agent_runtime(model=ScriptedModel([]))
+    options = {"run_used": RunUsage(requests=3, raw_bytes=9)}
+    runtime = Bench(allow=["a.test"], options=options).web(base)
+
+    assert RunUsage(requests=3, raw_bytes=9) == web_usage(runtime, "r1")
+    with pytest.raises(ContractError, match="create_web_tool_runtime"):
+        web_usage(base, "r1")
 
 
 # ── report-only ───────────────────────────────────────────────────────────────────────────────

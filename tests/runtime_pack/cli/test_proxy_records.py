@@ -1,0 +1,179 @@
+"""Lines of the access log: written beside the loop, bounded in time, and never lost in silence."""
+
+import asyncio
+import os
+import threading
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from runtime_pack.cli._proxy_records import LineWriter, access_log
+
+
+def _filled() -> tuple[int, int]:
+    """Both ends of a pipe that takes no byte more."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    try:
+        while True:
+            os.write(write, bytes(4096))
+    except BlockingIOError:
+        os.set_blocking(write, True)
+    return read, write
+
+
+def test_lines_are_written_whole_and_in_order(tmp_path: Path) -> None:
+    """Until the writer is closed, which waits for the last one."""
+    lines = [b"%d\n" % number for number in range(2000)]
+
+    async def main(writer: LineWriter) -> None:
+        for line in lines:
+            writer.write(line)
+
+    with access_log(str(tmp_path / "log")) as writer:
+        assert writer is not None
+        asyncio.run(main(writer))
+
+    assert b"".join(lines) == (tmp_path / "log").read_bytes()
+
+
+def test_a_line_that_cannot_be_written_is_told_at_once() -> None:
+    """To whoever watches, without another line, and to whoever writes the next one."""
+    told: list[Exception] = []
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    writer = LineWriter(descriptor)
+
+    async def main() -> None:
+        failed = asyncio.Event()
+
+        def tell(error: Exception) -> None:
+            told.append(error)
+            failed.set()
+
+        writer.watch(tell)
+        writer.write(b"x\n")
+        async with asyncio.timeout(5):
+            await failed.wait()
+        with pytest.raises(OSError, match="space"):
+            writer.write(b"y\n")
+
+    asyncio.run(main())
+    with pytest.raises(OSError, match="space"):
+        writer.close()
+    os.close(descriptor)
+    assert 1 == len(told)
+
+
+def test_a_pipe_that_nobody_reads_stops_neither_the_loop_nor_the_end() -> None:
+    """The loop goes on, whoever watches is told in time, and closing does not wait for ever."""
+    read, write = _filled()
+    writer = LineWriter(write, seconds=0.2)
+
+    async def main() -> None:
+        failed = asyncio.Event()
+        writer.watch(lambda _: failed.set())
+        began = time.monotonic()
+        writer.write(b"x\n")
+        assert time.monotonic() - began < 0.1
+        async with asyncio.timeout(5):
+            await failed.wait()
+
+    asyncio.run(main())
+    began = time.monotonic()
+    with pytest.raises(OSError, match="nobody reads"):
+        writer.close()
+    assert time.monotonic() - began < 2
+    # Its thread writes to a pipe that is gone, and ends.
+    os.close(read)
+    for each in threading.enumerate():
+        if each.name == "lines":
+            each.join(5)
+    os.close(write)
+
+
+def test_a_slow_reader_is_no_stuck_one() -> None:
+    """As long as something gets out in its time, nothing has failed."""
+    read, write = _filled()
+    writer = LineWriter(write, seconds=0.3)
+    told: list[Exception] = []
+
+    async def main() -> None:
+        writer.watch(told.append)
+        for _ in range(6):
+            writer.write(bytes(4095) + b"\n")
+            await asyncio.sleep(0.1)
+            os.read(read, 8192)
+
+    asyncio.run(main())
+    while writer._written < 6:
+        os.read(read, 4096)
+        time.sleep(0.01)
+    writer.close()
+    os.close(read)
+    os.close(write)
+    assert [] == told
+
+
+def test_what_waits_is_bounded() -> None:
+    """A reader that is stuck does not fill the memory before it is found to be."""
+    read, write = _filled()
+    writer = LineWriter(write, most=3)
+
+    async def main() -> None:
+        for _ in range(3):
+            writer.write(b"x\n")
+        with pytest.raises(OSError, match="too many"):
+            writer.write(b"x\n")
+
+    asyncio.run(main())
+    os.close(read)
+    with pytest.raises(OSError, match="pipe"):
+        writer.close()
+    os.close(write)
+
+
+def test_a_descriptor_that_does_not_wait_is_waited_for() -> None:
+    """Somebody who shares it may have made it so."""
+    read, write = _filled()
+    os.set_blocking(write, False)
+    writer = LineWriter(write)
+
+    async def main() -> None:
+        writer.write(b"last\n")
+        await asyncio.sleep(0.05)
+
+    asyncio.run(main())
+    received = b""
+    while not received.endswith(b"last\n"):
+        received = os.read(read, 65_536)
+    writer.close()
+    os.close(read)
+    os.close(write)
+
+
+def test_a_named_pipe_without_a_reader_is_refused(tmp_path: Path) -> None:
+    """Opening it would wait for one."""
+    os.mkfifo(tmp_path / "pipe")
+
+    with (
+        pytest.raises(click.ClickException, match="cannot be opened"),
+        access_log(str(tmp_path / "pipe")),
+    ):
+        pytest.fail("it was opened")
+
+
+def test_what_was_not_written_at_the_end_is_told() -> None:
+    """A proxy that stops without its last line stops with an error."""
+
+    async def write(writer: LineWriter) -> None:
+        writer.write(b"x\n")
+
+    def run() -> None:
+        with access_log("/dev/full") as writer:
+            assert writer is not None
+            asyncio.run(write(writer))
+
+    with pytest.raises(click.ClickException, match="not written to its end"):
+        run()
