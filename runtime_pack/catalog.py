@@ -19,7 +19,7 @@ import orjson
 
 from runtime_pack.errors import CallCode, ContractError
 from runtime_pack.labels import CLEAN, UNLABELLED, Integrity, Label
-from runtime_pack.ledger_limits import micro_units, money_text
+from runtime_pack.ledger_limits import money_text, parse_price
 from runtime_pack.messages import Json, Turn
 from runtime_pack.schema import Check, SchemaError, compile_schema
 from runtime_pack.strictness import ApprovalClass, parse_class
@@ -222,7 +222,7 @@ class ToolSpec:
             "invalid_code": str(self.invalid_code),
         }
         if self.price is not None:
-            body["price"] = money_text(micro_units(f"{self.name}.price", self.price))
+            body["price"] = money_text(parse_price(f"{self.name}.price", self.price))
         if self.approval_class is not ApprovalClass.AUTO:
             body["approval_class"] = str(self.approval_class)
         if self.poll:

@@ -40,6 +40,7 @@ __all__ = (
     "parse_count",
     "parse_expiry",
     "parse_money",
+    "parse_price",
     "parse_seconds",
     "step_buckets",
     "tool_bucket",
@@ -67,6 +68,7 @@ MICRO: Final = 1_000_000
 
 # What JSON of a saved run carries; sums of a run stay far below 2**63 with it.
 _HIGHEST: Final = 2**60
+_DEAREST: Final = 10**6 * MICRO
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -140,9 +142,23 @@ def micro_units(path: str, value: object) -> int:
     return exact.numerator
 
 
+def parse_price(path: str, value: object) -> int:
+    """A price in micro-units: see `micro_units`; at most a million units.
+
+    Raises:
+        ContractError: no such amount.
+    """
+    micro = micro_units(path, value)
+    if micro > _DEAREST:
+        # Sums of a run have to stay below what JSON of a saved run carries.
+        raise ContractError(path, f"{value!r} is more than a million")
+    return micro
+
+
 def money_text(micro: int) -> str:
     """An amount of money as text with six places: what machines read back without a float."""
-    return f"{micro // MICRO}.{micro % MICRO:06d}"
+    whole, part = divmod(abs(micro), MICRO)
+    return f"{'-' if micro < 0 else ''}{whole}.{part:06d}"
 
 
 def parse_expiry(path: str, value: object) -> datetime:

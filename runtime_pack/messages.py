@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, NoReturn, SupportsIndex, TypeAlias, overload
+from typing import Any, Final, NoReturn, SupportsIndex, TypeAlias, overload
 
 import attrs
 
@@ -204,8 +204,12 @@ def _is_usage(usage: object) -> bool:
     )
 
 
+# Above what any model reads or writes: sums have to stay what a saved run can hold.
+_MOST_TOKENS: Final = 10**9
+
+
 def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value <= _MOST_TOKENS
 
 
 @attrs.frozen(kw_only=True)

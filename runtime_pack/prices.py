@@ -18,7 +18,7 @@ import attrs
 import orjson
 
 from runtime_pack.errors import ContractError, PriceUnknown
-from runtime_pack.ledger_limits import MICRO, micro_units
+from runtime_pack.ledger_limits import MICRO, parse_price
 from runtime_pack.messages import Json, Usage
 
 __all__ = ("ModelPrice", "PriceTable")
@@ -29,8 +29,8 @@ _CURRENCY: Final = re.compile(r"[A-Z]{3}\Z")
 
 
 def _fine(path: str, value: object) -> Decimal:
-    """The price itself, once it is known to be one; see `micro_units` for what is refused."""
-    micro_units(path, value)
+    """The price itself, once it is known to be one; see `parse_price` for what is refused."""
+    parse_price(path, value)
     if not isinstance(value, Decimal):
         raise ContractError(path, f"{value!r} is not a Decimal")
     return value
@@ -54,9 +54,9 @@ class ModelPrice:
 
     def __attrs_post_init__(self) -> None:
         cached = self.input if self.cached_input is None else self.cached_input
-        object.__setattr__(self, "_input", micro_units("price.input", self.input))
-        object.__setattr__(self, "_output", micro_units("price.output", self.output))
-        object.__setattr__(self, "_cached", micro_units("price.cached_input", cached))
+        object.__setattr__(self, "_input", parse_price("price.input", self.input))
+        object.__setattr__(self, "_output", parse_price("price.output", self.output))
+        object.__setattr__(self, "_cached", parse_price("price.cached_input", cached))
 
     def cost(self, usage: Usage) -> int:
         """What reported tokens cost, in micro-units, rounded up."""
@@ -155,7 +155,7 @@ class PriceTable:
     def tool(self, name: str) -> int:
         """What one call costs, in micro-units; 0 for a tool that is not in the table."""
         price = self.tools.get(name)
-        return 0 if price is None else micro_units(f"prices.tools.{name}", price)
+        return 0 if price is None else parse_price(f"prices.tools.{name}", price)
 
     def to_json(self) -> dict[str, Json]:
         """The table as it is digested and shown."""

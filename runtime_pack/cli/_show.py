@@ -13,7 +13,8 @@ from rich.text import Text
 
 from runtime_pack.catalog import TURN_TOOL
 from runtime_pack.cli._text import plain
-from runtime_pack.ledger import STEPS, TURNS, UNLIMITED, WRAP_UP, LedgerView
+from runtime_pack.ledger import COST, STEPS, TOKENS, TURNS, UNLIMITED, WRAP_UP, LedgerView
+from runtime_pack.ledger_limits import money_text
 from runtime_pack.loop import LoopResult
 from runtime_pack.messages import Json
 from runtime_pack.records import StepRecord
@@ -112,6 +113,11 @@ def budget_rows(view: LedgerView) -> tuple[tuple[str, str, str, str], ...]:
         )
         for name in (TURNS, STEPS, *sorted(n for n in view.limits.counts if n.startswith("tool:")))
     ]
+    for name, text in ((TOKENS, str), (COST, money_text)):
+        counted = view.limits.counts.get(name, UNLIMITED), view.used.get(name, 0), view.left(name)
+        if name in view.limits.counts or counted[1]:
+            most, spent, rest = (n if isinstance(n, str) else text(n) for n in counted)
+            rows.append((name, most, spent, rest))
     if view.used.get(WRAP_UP, 0):
         # The last turn, without tools, that a used-up budget leaves.
         rows.append(("wrap-up turn", "1", "1", "0"))

@@ -25,7 +25,7 @@ from runtime_pack.guard.bounded import TimeUp, bounded, tell
 from runtime_pack.guard.execution import call_context, checked_output, exhausted
 from runtime_pack.guard.recall import Recall
 from runtime_pack.guard.task_run import Held, TaskRun
-from runtime_pack.ledger import UNLIMITED, Shortfall, step_buckets
+from runtime_pack.ledger import UNLIMITED, Shortfall
 from runtime_pack.machine import Admission, Admitted, IngestedCall, Pending, Refused, refusal
 from runtime_pack.messages import Json, ToolCall, clean_text, frozen_arguments
 from runtime_pack.policy import (
@@ -215,11 +215,6 @@ class Judge:
         """
         ingested = _again(step, call)
         today = await self._stricter(ingested, offered, context)
-        if today.refused is None:
-            # What was started before was paid for; running it once more costs the same again.
-            short = self._run.hold_cost(step, offered.get(call.name))
-            if short is not None:
-                today = _Today(refused=exhausted(short), short=short)
         if today.refused is not None:
             self._run.drop(step)
             return await self._refuse(ingested, today.refused, today.short, today.reasons)
@@ -321,7 +316,11 @@ class Judge:
             return _Today(refused=_denied(verdict), verdict=verdict)
         if verdict.approval_class is ApprovalClass.NOTIFY and self._run.emitter is None:
             return _Today(refused=_UNTOLD, verdict=verdict)
-        short = self._run.ledger.excess(*step_buckets(call.call.name))
+        name, run = call.call.name, self._run
+        # What was started before was paid for; running it once more costs the same again.
+        short = run.ledger.excess(*run.reservation(call.step, name)) or run.hold_cost(
+            call.step, offered[name]
+        )
         refused = None if short is None else exhausted(short)
         return _Today(refused=refused, short=short, verdict=verdict)
 

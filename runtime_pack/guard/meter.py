@@ -15,7 +15,7 @@ import orjson
 from runtime_pack.catalog import ToolSpec
 from runtime_pack.errors import ModelFault, ModelRequestError, PriceUnknown
 from runtime_pack.ledger import COST, TOKENS, UNLIMITED, Ledger, Shortfall
-from runtime_pack.ledger_limits import micro_units
+from runtime_pack.ledger_limits import parse_price
 from runtime_pack.messages import AssistantMessage, Message, ToolMessage, Transcript, Turn, Usage
 from runtime_pack.ports import TurnRequest
 from runtime_pack.prices import ModelPrice, PriceTable
@@ -27,6 +27,9 @@ DEFAULT_OUTPUT: Final = 4096
 
 FLOOR: Final = 256
 """Fewer output tokens than this are not worth asking for; unless the host itself asks for fewer."""
+
+# Above any model; what is reserved has to be a number that a saved run can hold.
+_MOST_OUTPUT: Final = 10**9
 
 CLOSING_ROOM: Final = 512
 """Bytes for the notice of the wrap-up, which is said after the turn was reserved."""
@@ -107,7 +110,7 @@ class Meter:
         """What one call of a tool costs: the higher of the table's price and the tool's own."""
         if not self.counts_money:
             return 0
-        own = 0 if spec.price is None else micro_units("price", spec.price)
+        own = 0 if spec.price is None else parse_price("price", spec.price)
         return max(own, 0 if self._prices is None else self._prices.tool(spec.name))
 
     def bid(self, request: TurnRequest, model: str | None, *, closing: bool) -> Bid | Shortfall:
@@ -121,7 +124,7 @@ class Meter:
             model=model,
             price=self.price(model),
             reads=self._sizes.bound(request) + (CLOSING_ROOM if closing else 0),
-            wanted=DEFAULT_OUTPUT if wanted is None else max(1, wanted),
+            wanted=DEFAULT_OUTPUT if wanted is None else min(max(1, wanted), _MOST_OUTPUT),
         )
         return self.again(bid) or bid
 

@@ -424,9 +424,9 @@ class TaskRun:
             self.held[step] = held
         return short
 
-    def hold_cost(self, step: str, spec: ToolSpec | None) -> Shortfall | None:
+    def hold_cost(self, step: str, spec: ToolSpec) -> Shortfall | None:
         """Reserve what a held step costs, if that is not reserved: it is run once more."""
-        if self.meter is None or spec is None:
+        if self.meter is None:
             return None
         short = self.ledger.over()
         cost = 0 if step in self.step_costs else self.meter.call_cost(spec)

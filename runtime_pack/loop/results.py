@@ -97,13 +97,17 @@ def _spec_tuple(specs: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
     return tuple(specs)
 
 
+# Above any model; what is reserved for it has to be a number that a saved run can hold.
+_MOST_OUTPUT: Final = 10**9
+
+
 @attrs.frozen(kw_only=True)
 class TurnInput:
     """What a run starts from: the history so far and the tools that the model is offered.
 
     Raises:
         ContractError: no message, a call without its result, two tools of one name, or a limit of
-            output that is not a whole number from 1.
+            output that is not a whole number from 1 to 10**9.
     """
 
     messages: tuple[Message, ...] = attrs.field(converter=_message_tuple)
@@ -118,8 +122,10 @@ class TurnInput:
         if fault is not None:
             raise ContractError("messages", fault)
         limit = self.max_output_tokens
-        if limit is not None and (type(limit) is not int or limit < 1):
-            raise ContractError("max_output_tokens", f"{limit!r} is not a whole number from 1")
+        if limit is not None and (type(limit) is not int or not 1 <= limit <= _MOST_OUTPUT):
+            raise ContractError(
+                "max_output_tokens", f"{limit!r} is not a whole number from 1 to 10**9"
+            )
         index_catalog(self.tool_catalog)
 
 

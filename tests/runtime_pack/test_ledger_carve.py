@@ -83,6 +83,7 @@ def test_money_is_a_decimal_in_whole_millionths(value: object) -> None:
 def test_money_keeps_every_millionth(micro: int) -> None:
     """From micro-units to text and back, exactly."""
     assert micro_units("x", Decimal(money_text(micro))) == micro
+    assert money_text(-micro) == ("-" if micro else "") + money_text(micro)
     assert parse_money("x", Decimal("0.50")) == Decimal("0.5")
     assert parse_money("x", UNLIMITED) == UNLIMITED
 
@@ -337,6 +338,17 @@ def test_closing_charges_the_parent_once() -> None:
     for late in lates:
         with pytest.raises(ValueError):
             late()
+
+
+def test_an_estimate_of_a_child_is_one_of_its_parent() -> None:
+    """What the child was charged without a report stays marked, up the tree."""
+    parent = ledger(cost=10 * CENT)
+    child = carved(parent, cost=6 * CENT)
+    child.reserve_amounts({COST: CENT})
+    child.settle_amounts({COST: CENT})
+    child.close(0)
+
+    assert dict(parent.view(0).estimated) == {COST: CENT}
 
 
 def test_a_child_that_reports_too_much_overdraws_the_parent_as_well() -> None:

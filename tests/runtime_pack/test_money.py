@@ -45,13 +45,17 @@ from runtime_pack import (
     Verdict,
     create_agent_runtime,
     create_agent_task_run,
+    create_fixture_web_search_provider,
+    create_web_tool_runtime,
     run_governed_agent_loop,
 )
-from runtime_pack.errors import CallCode, PriceUnknown, StoreError
+from runtime_pack.errors import AuditError, CallCode, PriceUnknown, StoreError
 from runtime_pack.guard.meter import CLOSING_ROOM, DEFAULT_OUTPUT, FLOOR, Meter, _Sizes
+from runtime_pack.guard.turns import Reserved
 from runtime_pack.ledger import COST, STEPS, TOKENS, TURNS, UNLIMITED, Ledger, Limits
 from runtime_pack.ledger_carve import ChildLedger, carve
 from runtime_pack.loop.drive import WRAP_UP_NOTICE
+from runtime_pack.machine import ingest_call
 from runtime_pack.messages import (
     AssistantMessage,
     Json,
@@ -62,10 +66,11 @@ from runtime_pack.messages import (
     Transcript,
     turn_fault,
 )
-from runtime_pack.ports import ExecutionContext, TurnRequest
+from runtime_pack.ports import ExecutionContext, NamingRuntime, TurnRequest
 from runtime_pack.testing import (
     Crash,
     CrashingRunStore,
+    ListEmitter,
     MovableClock,
     Rehearsal,
     ScriptedModel,
@@ -322,7 +327,7 @@ def test_without_a_wish_the_output_has_a_default() -> None:
         assert stage.model.output_limits == [limit]
 
 
-@pytest.mark.parametrize("limit", [0, -1, True, 1.5, "9"])
+@pytest.mark.parametrize("limit", [0, -1, True, 1.5, "9", 10**9 + 1])
 def test_a_limit_of_output_is_a_whole_number(limit: Any) -> None:
     """A limit below 1 would reserve less than nothing."""
     with pytest.raises(ContractError):
@@ -522,6 +527,108 @@ def test_a_retry_has_only_what_the_failed_request_left() -> None:
             assert result.ledger.used.get(TURNS, 0) == 0
 
 
+def test_a_failure_that_was_heard_is_charged_in_full() -> None:
+    """A part of the response was shown, so it was made, whatever status came after it."""
+
+    class Talking(ScriptedModel):
+        async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
+            if context.on_delta is not None:
+                context.on_delta("so far")
+            return await super().execute_turn(request, context)
+
+    async def main(model: ScriptedModel, listen: bool) -> LoopResult:
+        stage = rehearse(clock=MovableClock())
+        runtime = stage.run.guard_runtime(create_agent_runtime(model=model))
+        return await run_governed_agent_loop(
+            runtime=runtime,
+            execute_turn_input=TurnInput(messages=[UserMessage(text="x")]),
+            create_context=lambda: ExecutionContext(on_delta=(lambda _: None) if listen else None),
+        )
+
+    shown = fault("overloaded", status=529, surfaced=True)
+    heard = asyncio.run(main(Talking([fault("overloaded")], model_name="m"), listen=True))
+    surfaced = asyncio.run(main(ScriptedModel([shown], model_name="m"), listen=False))
+
+    for result in (heard, surfaced):
+        assert isinstance(result, LoopError)
+        assert result.ledger.estimated[COST] > 40_960
+
+
+def test_a_retry_is_not_made_when_the_failure_overdrew() -> None:
+    """The failed request reported more than was left."""
+    stage = rehearse(cost="0.05", clock=MovableClock(), max_attempts=3)
+    error = fault("server", usage=Usage(input_tokens=60_000, output_tokens=0))
+    result = asyncio.run(stage.play(error))
+
+    assert isinstance(result, Suspended)
+    assert (stop_of(result)["budget"], result.ledger.overdrawn) == (COST, {COST: 10_000})
+
+
+def test_a_run_over_one_budget_does_not_go_on_with_another() -> None:
+    """Tokens are used up beyond their limit while money is left: no call runs for its price."""
+    stage = rehearse(shelf=priced(), max_tokens=10_000)
+    result = asyncio.run(stage.play(ask("t:a", sent=20_000)))
+
+    assert isinstance(result, Suspended)
+    assert stop_of(result)["budget"] == TOKENS
+    assert stage.shelf.ran == {}
+
+
+def test_an_answer_as_long_as_the_lowered_limit_is_cut() -> None:
+    """The limit that was sent counts, not the one that was wished for: no call of it runs."""
+    stage = rehearse(cost="0.01")
+    stage.prepare([ask("t:a", sent=100, got=DEFAULT_OUTPUT // 2), said(reply(), 1, 1)])
+    limits = stage.model.output_limits
+
+    class Filling(ScriptedModel):
+        async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
+            turn = await stage.model.execute_turn(request, context)
+            if len(limits) == 1 and request.max_output_tokens is not None:
+                return said(turn, 0, request.max_output_tokens)
+            return turn
+
+    runtime = create_agent_runtime(model=Filling((), model_name="m"), tools=stage.shelf.tools)
+    words = TurnInput(messages=[UserMessage(text="x")], tool_catalog=stage.shelf.specs)
+    result = asyncio.run(
+        run_governed_agent_loop(runtime=stage.run.guard_runtime(runtime), execute_turn_input=words)
+    )
+
+    assert stage.shelf.ran == {}
+    assert [step.code for step in result.steps if step.tool == "t:a"] == [CallCode.TRUNCATED]
+
+
+def test_what_is_not_asked_gives_its_money_back(tmp_path: Path) -> None:
+    """The run was stopped first, or the log could not take the record: nothing was sent."""
+    stage = rehearse()
+    stage.prepare(())
+    request = TurnRequest(messages=Transcript([UserMessage(text="x")]), tools=())
+    guarded = stage.run.guard_runtime(create_agent_runtime(model=stage.model))
+
+    async def stopped() -> None:
+        reserved = guarded.reserve_turn(request)
+        assert isinstance(reserved, Reserved)
+        stage.run.cancel("no")
+        await guarded.ask_turn(reserved, request, ExecutionContext())
+
+    asyncio.run(stopped())
+    assert dict(stage.run.view().reserved) == {}
+    assert stage.run.view().cost == 0
+
+    log = AuditLog(tmp_path / "log.jsonl")
+    broken = rehearse(audit=log)
+    guarded = broken.run.guard_runtime(create_agent_runtime(model=broken.model))
+    log.close()
+
+    async def unlogged() -> None:
+        with pytest.raises(AuditError):
+            await guarded.take_turn(request, ExecutionContext())
+
+    asyncio.run(unlogged())
+    assert broken.model.requests == []
+    assert dict(broken.run.view().reserved) == {}
+    assert broken.run.view().cost == 0
+
+
 # ── tools with a price ────────────────────────────────────────────────────────────────────────
 
 
@@ -641,6 +748,97 @@ def test_a_call_that_a_crash_tore_is_paid_for_as_often_as_it_was_started(
     assert stage.shelf.ran["t:a"] == ran
     assert result.ledger.used[COST] == cost
     assert dict(result.ledger.reserved) == {}
+
+
+def test_a_call_that_was_never_made_is_free() -> None:
+    """Time ended between its admission and its start: a step, but no price."""
+    clock = MovableClock()
+
+    async def slow(_context: ExecutionContext) -> Json:
+        clock.move(11)
+        return "late"
+
+    shelf = ToolShelf().add("t:slow", does=slow).add("t:a", price=Decimal("0.01"))
+    stage = rehearse(shelf=shelf, clock=clock, max_duration_seconds=10, max_parallel=1)
+    both = said(calls(("a", "t:slow", "{}"), ("b", "t:a", "{}")), 100, 10)
+    result = asyncio.run(stage.play(both))
+
+    assert shelf.ran["t:a"] == 0
+    assert (result.ledger.used[STEPS], result.ledger.used[COST]) == (2, 200)
+    assert dict(result.ledger.reserved) == {}
+
+
+def test_a_call_that_is_not_what_was_judged_is_free() -> None:
+    """It does not run, so it costs nothing."""
+    stage = rehearse(shelf=priced())
+    runtime = create_agent_runtime(model=stage.model, tools=stage.shelf.tools)
+    guarded = stage.run.guard_runtime(runtime)
+    (spec,) = stage.shelf.specs
+
+    async def main() -> None:
+        stage.run.begin_activity()
+        asked = ingest_call(
+            ToolCall(id="a", name="t:a", arguments={"x": "1"}), step="t1c1", taken={}
+        )
+        await guarded.admit(asked, {"t:a": spec}, ExecutionContext())
+        assert stage.run.view().reserved[COST] == 10_000
+        swapped = ToolCall(id="a", name="t:a", arguments={"x": "2"})
+        output = await guarded.run("t1c1", swapped, spec, ExecutionContext())
+        assert output.code == CallCode.POLICY_ERROR
+
+    asyncio.run(main())
+
+    assert stage.run.view().cost == 0
+    assert stage.shelf.ran == {}
+
+
+def test_money_that_was_lowered_refuses_what_was_approved() -> None:
+    """The call was held under the saved limit; under today's it does not fit, and does not run."""
+    gate = ToolPolicy([ToolRule(tool="t:a", approval_class="request_user")])
+    stage = rehearse(shelf=priced(), tool_policy=gate)
+    result = asyncio.run(stage.play(ask("t:a")))
+    (request,) = result.requests
+    assert dict(request.reservation) == {STEPS: 1, "tool:t:a": 1, COST: 10_000}
+    yes = Decision(request_id=request.request_id, verdict=Verdict.APPROVE, decided_by="x")
+    poor = attrs.evolve(stage, contract=attrs.evolve(stage.contract, max_cost=Decimal("0.005")))
+
+    over = asyncio.run(poor.go_on(result, decisions=[yes]))
+
+    assert isinstance(over, Suspended)
+    assert stop_of(over)["budget"] == COST
+    assert stage.shelf.ran == {}
+
+
+def test_a_call_that_was_held_without_a_price_is_priced_when_it_is_approved() -> None:
+    """The run is taken up by a host that counts money: the call is charged as any other."""
+    gate = ToolPolicy([ToolRule(tool="t:a", approval_class="request_user")])
+    stage = rehearse(cost=None, prices=None, shelf=priced(), tool_policy=gate)
+    result = asyncio.run(stage.play(ask("t:a")))
+    (request,) = result.requests
+    yes = Decision(request_id=request.request_id, verdict=Verdict.APPROVE, decided_by="x")
+    for cost, ran in (("0.005", 0), ("1.00", 1)):
+        counting = attrs.evolve(
+            stage,
+            contract=attrs.evolve(stage.contract, max_cost=Decimal(cost)),
+            prices=TABLE,
+            shelf=priced(),
+        )
+        script = [said(reply(), 100, 10)] if ran else []
+        over = asyncio.run(counting.go_on(result, *script, decisions=[yes]))
+
+        assert counting.shelf.ran["t:a"] == ran
+        assert over.ledger.used.get(COST, 0) == (10_200 if ran else 0)
+
+
+def test_money_stops_a_batch_before_steps_would_wrap_it_up() -> None:
+    """Of two budgets that refused calls the hard one is the reason, so nothing more is asked."""
+    shelf = priced("0.05").add("t:b")
+    stage = rehearse(cost="0.04", shelf=shelf, per_tool={"t:b": 0})
+    both = said(calls(("a", "t:b", "{}"), ("b", "t:a", "{}")), 100, 10)
+    result = asyncio.run(stage.play(both))
+
+    assert isinstance(result, Suspended)
+    assert stop_of(result)["budget"] == COST
 
 
 # ── saving and taking up ──────────────────────────────────────────────────────────────────────
@@ -871,6 +1069,47 @@ def test_b16_a_run_on_a_carved_ledger_has_the_grant_and_not_its_contract() -> No
     }
 
 
+@pytest.mark.parametrize("runs", [2, 5])
+def test_b8_of_runs_that_start_together_one_gets_the_money(runs: int) -> None:
+    """0.10 is shared and each run reserves 0.06: one is admitted, and at no instant is more held."""
+    parent = Ledger(Limits(counts={COST: 100_000}, seconds=UNLIMITED))
+    together = asyncio.Event()
+    asked: list[str] = []
+
+    class Waiting:
+        model_name = "m"
+
+        async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
+            asked.append(context.run)
+            assert_within_budget(parent.view(0))
+            await asyncio.sleep(0.01)
+            return said(reply(), 100, 10)
+
+    async def one() -> LoopResult | None:
+        await together.wait()
+        grant = Limits(counts={COST: 60_000, TURNS: 5}, seconds=60)
+        child = carve(parent, grant, now=0)
+        if not isinstance(child, ChildLedger):
+            return None
+        run = create_agent_task_run(TaskContract(), prices=TABLE, ledger=child)
+        runtime = run.guard_runtime(create_agent_runtime(model=Waiting()))
+        words = TurnInput(messages=[UserMessage(text="x")])
+        result = await run_governed_agent_loop(runtime=runtime, execute_turn_input=words)
+        child.close(0)
+        return result
+
+    async def main() -> list[LoopResult | None]:
+        tasks = [asyncio.ensure_future(one()) for _ in range(runs)]
+        together.set()
+        return await asyncio.gather(*tasks)
+
+    results = asyncio.run(main())
+
+    assert [type(result) for result in results if result is not None] == [Completed]
+    assert len(asked) == 1
+    assert (parent.view(0).used[COST], parent.left(COST)) == (200, 99_800)
+
+
 # ── what a turn reads at most ─────────────────────────────────────────────────────────────────
 
 texts = st.text(max_size=12)
@@ -1012,3 +1251,42 @@ def test_no_run_spends_more_than_its_limits(
     assert view.used.get(TOKENS, 0) <= tokens
     assert view.used.get(COST, 0) == sum(record.cost for record in result.steps)
     assert Meter is type(run.meter)
+
+
+def test_a_count_that_no_model_reaches_is_no_usage() -> None:
+    """A number that a saved run could not hold is a fault of the adapter, not of the run."""
+    huge = attrs.evolve(reply(), usage=Usage(input_tokens=10**30, output_tokens=0))
+
+    result = asyncio.run(rehearse(store=MemoryRunStore(SECRET)).play(huge))
+
+    assert isinstance(result, LoopError)
+    assert stop_of(result)["code"] == "MODEL_ERROR"
+    assert result.ledger.estimated[COST] == result.ledger.used[COST]
+
+
+def test_a_wish_for_endless_output_is_a_number_that_can_be_kept() -> None:
+    """Money without a limit lowers nothing, and the run can still be saved."""
+    stage = rehearse(store=MemoryRunStore(SECRET))
+    stage = attrs.evolve(stage, contract=TaskContract(max_cost=UNLIMITED))
+    stage.prepare((reply(),))
+    guarded = stage.run.guard_runtime(create_agent_runtime(model=stage.model))
+    words = TurnInput(messages=[UserMessage(text="x")], max_output_tokens=10**9)
+
+    result = asyncio.run(
+        run_governed_agent_loop(runtime=guarded, execute_turn_input=words, store=stage.store)
+    )
+
+    assert isinstance(result, Completed)
+    assert stage.model.output_limits == [10**9]
+
+
+def test_a_runtime_around_the_model_hands_its_name_on() -> None:
+    """The web tools stand between guard and model; the price is looked up all the same."""
+    corpus = create_fixture_web_search_provider([])
+    base = create_agent_runtime(model=ScriptedModel((), model_name="m"))
+    with_web = create_web_tool_runtime(
+        base, provider=corpus, allowlist=["docs.example.org"], emitter=ListEmitter()
+    )
+
+    assert isinstance(with_web, NamingRuntime)
+    assert with_web.model_name == "m"
