@@ -56,7 +56,9 @@ _UNREAD: Final = frozenset(
 
 def may_be_billed(error: ModelRequestError, *, heard: bool) -> bool:
     """Whether a request that failed without a report of its tokens may cost something all the same."""
-    return heard or error.surfaced is True or error.fault not in _UNREAD
+    # Under a status of success the response had begun: it broke off, and what it took was taken.
+    begun = type(error.status) is int and error.status < 300
+    return heard or begun or error.surfaced is True or error.fault not in _UNREAD
 
 
 @attrs.define(kw_only=True)

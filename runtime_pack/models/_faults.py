@@ -14,6 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from runtime_pack.errors import ModelFault, ModelRequestError
+from runtime_pack.messages import Usage
 
 __all__ = ("provider_fault", "refused_request", "retry_after")
 
@@ -80,6 +81,7 @@ def refused_request(
     now: datetime,
     secret: str | None,
     surfaced: bool = False,
+    usage: Usage | None = None,
 ) -> ModelRequestError:
     """The error that a provider answered with, by status or in the midst of a stream."""
     words = _error_words(body)
@@ -95,6 +97,7 @@ def refused_request(
         status=status,
         retry_after_seconds=retry_after(headers, now),
         surfaced=surfaced,
+        usage=usage,
     )
 
 

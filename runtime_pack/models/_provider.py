@@ -26,7 +26,7 @@ from runtime_pack.errors import (
     ModelRequestError,
     RuntimePackError,
 )
-from runtime_pack.messages import Json, Turn
+from runtime_pack.messages import Json, Turn, Usage
 from runtime_pack.models._faults import refused_request
 from runtime_pack.models._wire import CutResponse, MalformedResponse
 from runtime_pack.ports import Clock, ExecutionContext, SystemClock, TurnRequest
@@ -223,7 +223,12 @@ class ProviderModel(ABC):
         return self._fault(ModelFault.MALFORMED, _malformed(error), surfaced)
 
     def _refused(
-        self, status: int, headers: Mapping[str, str], body: object, surfaced: bool
+        self,
+        status: int,
+        headers: Mapping[str, str],
+        body: object,
+        surfaced: bool,
+        usage: Usage | None = None,
     ) -> ModelRequestError:
         return refused_request(
             self._provider,
@@ -233,6 +238,7 @@ class ProviderModel(ABC):
             now=self._clock.now(),
             secret=self._endpoint.key,
             surfaced=surfaced,
+            usage=usage,
         )
 
     def _fault(self, fault: ModelFault, said: str, surfaced: bool) -> ModelRequestError:

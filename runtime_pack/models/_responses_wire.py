@@ -43,11 +43,12 @@ _LAST_EVENTS: Final = frozenset(
 
 
 class FailedResponse(Exception):
-    """The provider began and failed; `error` is its error object."""
+    """The provider began and failed: its error object, and the tokens if it reports them."""
 
-    def __init__(self, error: object) -> None:
+    def __init__(self, error: object, usage: Usage | None = None) -> None:
         super().__init__("the response failed")
         self.error = error
+        self.usage = usage
 
 
 def response_items(messages: Iterable[Message]) -> list[dict[str, Any]]:
@@ -128,7 +129,7 @@ def _finish(response: Mapping[str, Any]) -> FinishReason:
         reason = details.get("reason") if isinstance(details, Mapping) else None
         return _REASONS.get(str(reason), FinishReason.UNKNOWN)
     if status in ("failed", "cancelled"):
-        raise FailedResponse(response.get("error"))
+        raise FailedResponse(response.get("error"), _usage(response.get("usage")))
     if status is None:
         raise MalformedResponse("the response has no status")
     raise CutResponse("the response ended before it was complete")

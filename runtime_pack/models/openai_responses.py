@@ -89,7 +89,7 @@ class OpenAIResponsesModel(ProviderModel):
 
     def _failed(self, error: Exception, *, surfaced: bool) -> ModelRequestError:
         if isinstance(error, FailedResponse):
-            return self._refused(200, {}, error.error, surfaced)
+            return self._refused(200, {}, error.error, surfaced, error.usage)
         return super()._failed(error, surfaced=surfaced)
 
     def _body(self, request: TurnRequest) -> dict[str, Any]:

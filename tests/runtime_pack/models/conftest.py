@@ -58,7 +58,8 @@ def _free_port() -> int:
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    process.terminate()
+    # It holds nothing, and asked politely it would first wait for the requests that it delays.
+    process.kill()
     process.wait(timeout=10)
     if process.stdout is not None:
         process.stdout.close()

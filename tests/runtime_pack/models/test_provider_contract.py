@@ -1,7 +1,9 @@
 """One contract for the three adapters, against llmock: real SDKs, real sockets, another process."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
@@ -11,11 +13,15 @@ from runtime_pack import (
     AssistantMessage,
     CallCode,
     ExecutionContext,
+    Finished,
+    GuardedRuntime,
     LoopResult,
     ModelFault,
     ModelRequestError,
+    StopCode,
     SystemMessage,
     TaskContract,
+    TextDelta,
     ToolCall,
     ToolMessage,
     Turn,
@@ -28,8 +34,9 @@ from runtime_pack import (
     create_agent_task_run,
     create_web_tool_runtime,
     run_governed_agent_loop,
+    stream_governed_agent_loop,
 )
-from runtime_pack.messages import FinishReason, Message, Transcript, Usage
+from runtime_pack.messages import FinishReason, Message, Transcript
 from runtime_pack.models._provider import ProviderModel
 from runtime_pack.models.anthropic_messages import AnthropicMessagesModel
 from runtime_pack.models.openai_chat import OpenAIChatModel
@@ -304,10 +311,11 @@ PAGES = (
 )
 
 
+@asynccontextmanager
 async def governed(
     adapter: Adapter, mock: Any, script: Callable[[str], list[Mapping[str, Any]]]
-) -> tuple[LoopResult, Any]:
-    """A run over the local corpus with a model of the mock."""
+) -> AsyncIterator[tuple[GuardedRuntime, TurnInput, ProviderModel]]:
+    """What drives a run over the local corpus with a model of the mock."""
     async with serve_corpus(PAGES) as base_url:
         with LocalSearchProvider.from_documents(PAGES, base_url=base_url) as provider:
             mock.script(*script(base_url))
@@ -319,24 +327,44 @@ async def governed(
                 allowlist=[base_url.partition("://")[2]],
                 emitter=ListEmitter(),
             )
+            assert isinstance(runtime, GuardedRuntime)
             start = TurnInput(messages=[UserMessage(text="What are apples?")], tool_catalog=CATALOG)
+            yield runtime, start, model
+
+
+def drive(
+    adapter: Adapter, mock: Any, *behaviors: Mapping[str, Any]
+) -> tuple[LoopResult, ProviderModel]:
+    """A whole run over what the mock is told to do; PAGE in it is the address of the page."""
+
+    def script(base_url: str) -> list[Mapping[str, Any]]:
+        told: list[Mapping[str, Any]] = json.loads(
+            json.dumps(behaviors).replace("PAGE", f"{base_url}/fruit")
+        )
+        return told
+
+    async def main() -> tuple[LoopResult, ProviderModel]:
+        async with governed(adapter, mock, script) as (runtime, start, model):
             result = await run_governed_agent_loop(runtime=runtime, execute_turn_input=start)
             return result, model
+
+    return asyncio.run(main())
+
+
+SEARCH = {"name": "web__search", "arguments": {"query": "apples"}}
+READ = {"name": "web__read", "arguments": {"url": "PAGE"}}
+ANSWER = {"type": "reply", "text": "Apples are fruits."}
 
 
 def test_a_governed_run_ends_with_the_usage_in_the_ledger(adapter: Adapter, mock: Any) -> None:
     """Search, read, answer: every call ran once under the guard, every token is on the ledger."""
-
-    def script(base_url: str) -> list[Mapping[str, Any]]:
-        search = {"name": "web__search", "arguments": {"query": "apples"}}
-        read = {"name": "web__read", "arguments": {"url": f"{base_url}/fruit"}}
-        return [
-            {"type": "reply", "tool_calls": [search]},
-            {"type": "reply", "tool_calls": [read]},
-            {"type": "reply", "text": "Apples are fruits."},
-        ]
-
-    result, model = asyncio.run(governed(adapter, mock, script))
+    result, model = drive(
+        adapter,
+        mock,
+        {"type": "reply", "tool_calls": [SEARCH]},
+        {"type": "reply", "tool_calls": [READ]},
+        ANSWER,
+    )
 
     assert result.kind == "completed"
     assert_one_result_per_call(result.messages)
@@ -346,23 +374,15 @@ def test_a_governed_run_ends_with_the_usage_in_the_ledger(adapter: Adapter, mock
     assert "pomaceous" in results[1].text
     assert result.messages[-1] == AssistantMessage(text="Apples are fruits.")
     assert mock.requests() == 3
-    assert total_usage(result).output_tokens > 0
-    assert total_usage(result).input_tokens > 0
+    assert result.ledger.input_tokens > 0
+    assert result.ledger.output_tokens > 0
     assert not model._open
 
 
 def test_a_governed_run_refuses_a_broken_call_and_goes_on(adapter: Adapter, mock: Any) -> None:
     """A call of no tool gets its refusal as a result; the model then answers, and nothing ran."""
-
-    def script(base_url: str) -> list[Mapping[str, Any]]:
-        del base_url
-        wrong = {"name": "rm__everything", "arguments": {"path": "/"}}
-        return [
-            {"type": "reply", "tool_calls": [wrong]},
-            {"type": "reply", "text": "I cannot do that."},
-        ]
-
-    result, _ = asyncio.run(governed(adapter, mock, script))
+    wrong = {"name": "rm__everything", "arguments": {"path": "/"}}
+    result, _ = drive(adapter, mock, {"type": "reply", "tool_calls": [wrong]}, ANSWER)
 
     assert result.kind == "completed"
     [refused] = [m for m in result.messages if isinstance(m, ToolMessage)]
@@ -370,7 +390,45 @@ def test_a_governed_run_refuses_a_broken_call_and_goes_on(adapter: Adapter, mock
     assert result.ledger.used.get("steps", 0) == 0
 
 
-def total_usage(result: LoopResult) -> Usage:
-    """The tokens on the ledger of a run."""
-    used = result.ledger
-    return Usage(input_tokens=used.input_tokens, output_tokens=used.output_tokens)
+def test_the_runtime_asks_again_where_the_adapter_does_not(adapter: Adapter, mock: Any) -> None:
+    """A rate limit is waited for by the loop: two attempts, one turn, one answer."""
+    result, _ = drive(adapter, mock, {"type": "fail", "status": 429, "retry_after": 0.05}, ANSWER)
+
+    assert result.kind == "completed"
+    assert mock.requests() == 2
+    assert result.ledger.attempts == 2
+
+
+# In the Responses API the mock has no filter; the wire-level server has.
+@pytest.mark.parametrize("name", ["chat", "compatible", "messages"])
+def test_a_refusal_ends_a_governed_run(name: str, mock: Any) -> None:
+    """What a filter stopped is an error of the run, is not asked again, and no call of it runs."""
+    filtered = {"type": "reply", "text": "I will", "finish_reason": "content_filter"}
+    result, _ = drive(ADAPTERS[name], mock, filtered)
+
+    assert result.kind == "error"
+    assert result.stop is not None
+    assert result.stop.code == StopCode.MODEL_REFUSED
+    assert mock.requests() == 1
+
+
+def test_a_streamed_run_tells_the_text_as_it_comes(adapter: Adapter, mock: Any) -> None:
+    """The stream of a run holds the adapter's pieces, and their sum is the answer."""
+
+    async def main() -> tuple[list[str], LoopResult]:
+        pieces: list[str] = []
+        async with governed(adapter, mock, lambda _: [ANSWER]) as (runtime, start, _):
+            async for event in stream_governed_agent_loop(
+                runtime=runtime, execute_turn_input=start
+            ):
+                if isinstance(event, TextDelta):
+                    pieces.append(event.text)
+                if isinstance(event, Finished):
+                    return pieces, event.result
+        raise AssertionError("the stream has no end")
+
+    pieces, result = asyncio.run(main())
+
+    assert len(pieces) > 1
+    assert "".join(pieces) == "Apples are fruits."
+    assert result.messages[-1] == AssistantMessage(text="Apples are fruits.")

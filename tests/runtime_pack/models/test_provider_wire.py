@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import attrs
@@ -11,16 +12,24 @@ import pytest
 from runtime_pack import (
     AssistantMessage,
     ExecutionContext,
+    LoopResult,
     ModelFault,
+    ModelPrice,
     ModelRequestError,
+    PriceTable,
     SystemMessage,
+    TaskContract,
     ToolCall,
     ToolMessage,
     Turn,
+    TurnInput,
     TurnRequest,
     TurnStatus,
     UserMessage,
     build_web_tool_catalog,
+    create_agent_runtime,
+    create_agent_task_run,
+    run_governed_agent_loop_sync,
 )
 from runtime_pack.messages import FinishReason, Message, Transcript, Usage
 from runtime_pack.models._provider import ProviderModel
@@ -540,3 +549,37 @@ def test_options_are_sent_and_cannot_take_the_adapters_fields(adapter: Adapter, 
     assert sent(adapter, wire, options={"temperature": 0.5})["temperature"] == 0.5
     with pytest.raises(ValueError, match="model"):
         adapter.make("m", api_key=KEY, base_url=wire.url, options={"model": "other"})
+
+
+def test_what_broke_off_is_charged(wire: Any) -> None:
+    """A stream that fails after it began has cost something: the reservation is kept, or what the provider reports."""
+    usage = {"input_tokens": 7, "output_tokens": 3}
+    error = {"code": "server_error", "message": "boom"}
+    failed = response_body([], "failed", error=error, usage=usage)
+    begun = {"type": "message_start", "message": message_body([], None)}
+    broken = {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}
+    reported = priced(
+        OpenAIResponsesModel,
+        wire.url + "/v1",
+        wire,
+        sse({"type": "response.failed", "response": failed}, named=True),
+    )
+    silent = priced(AnthropicMessagesModel, wire.url, wire, sse(begun, broken, named=True))
+
+    assert reported.kind == silent.kind == "error"
+    assert reported.ledger.cost == Decimal("0.00001")
+    assert silent.ledger.cost is not None
+    assert silent.ledger.cost > Decimal("0.001")
+
+
+def priced(make: Callable[..., ProviderModel], url: str, wire: Any, events: str) -> LoopResult:
+    """A run of one attempt in which a token costs a millionth."""
+    wire.script({"headers": EVENTS, "body": events})
+    price = ModelPrice(input=Decimal(1), output=Decimal(1))
+    contract = TaskContract(max_cost=Decimal(1), max_attempts=1)
+    run = create_agent_task_run(contract, prices=PriceTable(models={"m": price}))
+    model = make("m", api_key=KEY, base_url=url, stream=True)
+    return run_governed_agent_loop_sync(
+        runtime=run.guard_runtime(create_agent_runtime(model=model)),
+        execute_turn_input=TurnInput(messages=[UserMessage(text="hi")]),
+    )
