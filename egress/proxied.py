@@ -212,11 +212,16 @@ class _Exchange:
         had come through TLS.
         """
         early = asyncio.ensure_future(self._open_reader.read(1))
-        await asyncio.sleep(0)
-        if early.done():
-            raise self._error(ProtocolFailed, "bytes before TLS")
-        early.cancel()
-        await asyncio.wait([early])
+        try:
+            await asyncio.sleep(0)
+            if early.done():
+                # Whatever it came to, an error too: the target has said nothing yet.
+                early.exception()
+                raise self._error(ProtocolFailed, "bytes before TLS")
+        finally:
+            # Also when we are cancelled ourselves: it must not read on behind our back.
+            early.cancel()
+            await asyncio.wait([early])
 
     def _request(self) -> h11.Request:
         plain = self._target.scheme == "http"

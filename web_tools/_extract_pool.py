@@ -110,9 +110,12 @@ class Worker:
         """End the process now; whoever waits for an answer sees the connection end."""
         self._process.kill()
 
-    async def reap(self) -> None:
-        """Close the host's end, after which nobody may wait on it, and wait for the process."""
+    def close(self) -> None:
+        """Close the host's end, after which nobody may wait on it."""
         self._socket.close()
+
+    async def reap(self) -> None:
+        """Wait for the process."""
         # A killed process is gone within milliseconds; a child watcher would bind it to one loop.
         while self._process.poll() is None:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_SECONDS)
@@ -225,6 +228,9 @@ class Pool:
 
     def _discard(self, worker: Worker) -> None:
         worker.kill()
+        # Not in the task: one that is cancelled before its first step, as at the end of a loop, runs
+        # nothing.
+        worker.close()
         reaping = asyncio.get_running_loop().create_task(worker.reap())
         self._reaping.add(reaping)
         reaping.add_done_callback(self._reaping.discard)

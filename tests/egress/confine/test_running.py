@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
 import os
 import pty
 import select
@@ -271,6 +273,47 @@ def test_ctrl_c_reaches_the_command_once(ourselves: Any, boundary: Boundary) -> 
         os.close(ours)
 
     assert (folder / "got").read_text() == "got\n"
+
+
+def test_nothing_is_typed_into_the_persons_terminal(ourselves: Any, boundary: Boundary) -> None:
+    """Not even into the one that controls the command: a shell would run it afterwards, outside."""
+    folder = ourselves.new_folder()
+    # TIOCSTI, and the selection of a console (TIOCLINUX), with high bits that the kernel drops too.
+    code = (
+        "import ctypes, sys\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        "told = []\n"
+        "for request in (0x5412, 0x541c, 0x5412 | 1 << 32):\n"
+        "    done = libc.ioctl(0, ctypes.c_ulong(request), b'x')\n"
+        "    told.append(ctypes.get_errno() if done else 0)\n"
+        "open(sys.argv[1], 'w').write(repr(told))\n"
+    )
+    ours, theirs = os.openpty()
+
+    def own_terminal() -> None:
+        import fcntl
+        import termios
+
+        os.setsid()
+        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+
+    process = ourselves.start(
+        [ourselves.python, "-c", code, str(folder / "told")],
+        boundary=boundary,
+        folder=folder,
+        stdin=theirs,
+        preexec_fn=own_terminal,
+    )
+    try:
+        assert process.wait(timeout=20) == 0
+        os.set_blocking(theirs, False)
+        with pytest.raises(BlockingIOError):
+            os.read(theirs, 1)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+    assert [errno.EPERM] * 3 == json.loads((folder / "told").read_text())
 
 
 def _leaves_others(person: Any, mark: str) -> list[str]:

@@ -29,6 +29,7 @@ from egress.errors import (
     ProtocolFailed,
     TlsFailed,
 )
+from egress.proxied import _Exchange, _ProxiedFetch
 
 pytestmark = pytest.mark.loopback
 
@@ -511,3 +512,33 @@ def test_a_failure_behind_a_redirect_tells_its_hop(kit: Any, stage: str) -> None
             assert 1 == caught.value.hop
 
     kit.run(main())
+
+
+def test_cancelling_while_it_looks_for_early_bytes_leaves_no_reader(kit: Any) -> None:
+    """The look takes one turn of the loop, and a cancellation may come in that turn."""
+
+    class Stream:
+        reading = False
+
+        async def read(self, count: int) -> bytes:
+            self.reading = True
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.reading = False
+            return bytes(count)
+
+    async def main() -> None:
+        stream = Stream()
+        fetch: Any = None
+        exchange = _Exchange(_ProxiedFetch(fetch, "t", FetchLimits(), None), fetch)
+        # Stands for an open connection.
+        exchange._reader = exchange._writer = stream  # type: ignore[assignment]
+        looking = asyncio.ensure_future(exchange._refuse_early_bytes())
+        await asyncio.sleep(0)
+        looking.cancel()
+        await asyncio.wait([looking])
+        assert not stream.reading
+        assert {asyncio.current_task()} == asyncio.all_tasks()
+
+    asyncio.run(main())

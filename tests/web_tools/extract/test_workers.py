@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from web_tools._extract_page import extract_page
+from web_tools._extract_pool import Pool, PoolLimits, Worker
 from web_tools.extract import (
     Extracted,
     ExtractionFailed,
@@ -396,3 +397,26 @@ def is_running(process: int) -> bool:
     except OSError:
         return False
     return fields[0] not in {"Z", "X"}
+
+
+def test_a_loop_that_ends_leaves_no_socket_of_a_worker() -> None:
+    """Its last worker is thrown away in the last moment: the task that waits for it never runs."""
+
+    def descriptors() -> int:
+        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+    async def main() -> Worker:
+        pool = Pool(PoolLimits(workers=1))
+        worker = pool._take()
+        await worker.wait_ready()
+        pool._put_back(worker, healthy=False)
+        for reaping in tuple(pool._reaping):
+            reaping.cancel()
+        return worker
+
+    before = descriptors()
+    worker = asyncio.run(main())
+
+    assert before == descriptors()
+    # Killed, though nobody has waited for it.
+    assert -signal.SIGKILL == worker._process.wait(5)
