@@ -24,6 +24,7 @@ from runtime_pack import (
     Seal,
     Suspended,
     TaskContract,
+    ToolCall,
     ToolPolicy,
     ToolRule,
     create_agent_runtime,
@@ -32,7 +33,7 @@ from runtime_pack import (
 from runtime_pack.approvals import DecisionRefused, digest_arguments, parse_decision
 from runtime_pack.errors import StateRefused
 from runtime_pack.loop import resume_governed_agent_loop
-from runtime_pack.machine import refusal
+from runtime_pack.machine import Refused, refusal
 from runtime_pack.messages import AssistantMessage, Json, ToolMessage
 from runtime_pack.seal import check_request
 from runtime_pack.state import EMPTY_CHAIN, chain_rows, open_head, seal_head
@@ -144,6 +145,30 @@ def test_a4_a_state_with_a_request_of_another_hand_is_refused(key: str, value: J
 
         assert code(result) == "STATE_INTEGRITY"
         assert stage.shelf.ran == {}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("field", ["arguments", "tool_sha256", "reasons", "seal"])
+def test_a4_the_guard_itself_refuses_a_request_of_another_hand(field: str) -> None:
+    """A caller of the guard that brings a request with it is held to the seal as well."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        (request,) = (await stage.play(ONE)).requests
+        changed: dict[str, Any] = {"arguments": {"x": "2"}, "reasons": ()}
+        forged = attrs.evolve(request, **{field: changed.get(field, "sha256:0")})
+        inner = create_agent_runtime(model=stage.model, tools=stage.shelf.tools)
+        guarded = stage.run.guard_runtime(inner)
+        call = ToolCall(id="a", name="t:gate", arguments={"x": "1"})
+        offered = {spec.name: spec for spec in stage.shelf.specs}
+        admission = await guarded.rule(
+            request.step, call, forged, said(request), offered, ExecutionContext()
+        )
+
+        assert isinstance(admission, Refused)
+        assert admission.output.code == "POLICY_ERROR"
+        assert stage.run.held == {}
 
     asyncio.run(scenario())
 
