@@ -1,6 +1,6 @@
 """Letters to a run: what a process that does not drive it says, sealed, for the one that does.
 
-A decision about a request, a request to cancel. Each is bound to its run and its key by the seal:
+A decision about a request, a grant, a request to cancel. Each is bound to its run and its key by the seal:
 it cannot be moved to another run, and whoever can write the store but has no key can leave none.
 Pure but for the seal.
 """
@@ -14,7 +14,8 @@ import attrs
 import orjson
 
 from runtime_pack.approvals import Decision, DecisionRefused, parse_decision
-from runtime_pack.errors import StateRefused
+from runtime_pack.errors import ContractError, StateRefused
+from runtime_pack.grants import Grant, parse_grant
 from runtime_pack.messages import Json, clean_text
 from runtime_pack.seal import Seal
 
@@ -23,12 +24,14 @@ __all__ = (
     "CancelRequest",
     "Letters",
     "decision_key",
+    "grant_key",
     "open_letters",
     "seal_letter",
 )
 
 CANCEL_KEY: Final = "cancel"
 _DECISION: Final = "decision:"
+_GRANT: Final = "grant:"
 
 
 @attrs.frozen(kw_only=True)
@@ -47,7 +50,13 @@ class Letters:
     """What was left for a run; decisions by the id of their request."""
 
     decisions: Mapping[str, Decision] = attrs.field(factory=dict)
+    grants: tuple[Grant, ...] = ()
     cancel: CancelRequest | None = None
+
+
+def grant_key(grant_id: str) -> str:
+    """The key of a grant: what it is given once by."""
+    return f"{_GRANT}{grant_id}"
 
 
 def decision_key(request_id: str) -> str:
@@ -70,6 +79,7 @@ def open_letters(run_id: str, stored: Mapping[str, bytes], seal: Seal) -> Letter
             that this version reads. Then none of them counts.
     """
     decisions: dict[str, Decision] = {}
+    grants: list[Grant] = []
     cancel: CancelRequest | None = None
     for key, letter in stored.items():
         body = _opened(run_id, key, letter, seal)
@@ -77,13 +87,23 @@ def open_letters(run_id: str, stored: Mapping[str, bytes], seal: Seal) -> Letter
             if key == CANCEL_KEY:
                 cancel = CancelRequest(words=str(body["words"]))
                 continue
+            if key.startswith(_GRANT):
+                grants.append(_grant(key, body))
+                continue
             decision = parse_decision(body)
-        except (DecisionRefused, KeyError) as error:
+        except (DecisionRefused, ContractError, KeyError) as error:
             raise StateRefused(f"the letter {key[:80]!r} cannot be read ({error})") from error
         if key != decision_key(decision.request_id):
             raise StateRefused(f"the letter {key[:80]!r} is about another request")
         decisions[decision.request_id] = decision
-    return Letters(decisions=decisions, cancel=cancel)
+    return Letters(decisions=decisions, grants=tuple(grants), cancel=cancel)
+
+
+def _grant(key: str, body: Mapping[str, Json]) -> Grant:
+    grant = parse_grant(body)
+    if key != grant_key(grant.grant_id) or not grant.grant_id:
+        raise StateRefused(f"the letter {key[:80]!r} is of another grant")
+    return grant
 
 
 def _opened(run_id: str, key: str, letter: bytes, seal: Seal) -> dict[str, Json]:

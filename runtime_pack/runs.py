@@ -6,8 +6,10 @@ that is not driven here is left in its store as a letter; whoever drives it next
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
@@ -17,17 +19,20 @@ from runtime_pack.approvals import ApprovalRequest, Decision, Resolution, Settle
 from runtime_pack.audit import AuditLog
 from runtime_pack.errors import (
     CallCode,
+    ContractError,
     RunAmbiguous,
     RunNotFound,
     StateRefused,
     StopCode,
     StoreError,
 )
+from runtime_pack.grants import Grant
 from runtime_pack.labels import Label, parse_label
-from runtime_pack.ledger import STEPS, TURNS
+from runtime_pack.ledger import DURATION, EXPIRES, STEPS, TURNS, UNLIMITED
 from runtime_pack.letters import (
     Letters,
     decision_key,
+    grant_key,
     open_letters,
     seal_letter,
 )
@@ -62,7 +67,9 @@ __all__ = (
     "cancel_all",
     "decide",
     "deny",
+    "edit",
     "find_run",
+    "grant",
     "list_runs",
     "resume",
     "show_run",
@@ -152,7 +159,10 @@ class SavedRequest:
 
 @attrs.frozen(kw_only=True)
 class RunDetails:
-    """All that is told of one run; `ledger` is as it was saved."""
+    """All that is told of one run.
+
+    `ledger` is as it was saved, `grants` are those that wait for the run to be taken up.
+    """
 
     summary: RunSummary
     requests: tuple[SavedRequest, ...]
@@ -160,6 +170,7 @@ class RunDetails:
     ledger: Mapping[str, Json]
     label: Label
     text: str
+    grants: tuple[Grant, ...]
     audit_log: str | None
     audit_head: str | None
 
@@ -172,6 +183,7 @@ class RunDetails:
             "ledger": dict(self.ledger),
             "label": self.label.to_json(),
             "text": self.text,
+            "grants": [grant.to_json() for grant in self.grants],
             "audit": {"path": self.audit_log, "head": self.audit_head},
         }
 
@@ -247,6 +259,12 @@ class _Known:
             for slot in self.state.slots
             if slot.status is SlotStatus.PENDING and slot.request is not None
         }
+
+    @property
+    def fresh_grants(self) -> tuple[Grant, ...]:
+        """Those that no drive has given yet."""
+        given = {grant.grant_id for grant in self.held.grants}
+        return tuple(grant for grant in self.letters.grants if grant.grant_id not in given)
 
     @property
     def is_over(self) -> bool:
@@ -367,6 +385,7 @@ async def show_run(store: SharedRunStore, run_id: str, *, clock: Clock | None = 
         ledger=known.head["ledger"],
         label=parse_label(known.head["label"]),
         text="" if known.outcome is None else known.outcome.text,
+        grants=known.fresh_grants,
         audit_log=None if log is None else str(log),
         audit_head=None if head is None else str(head),
     )
@@ -465,6 +484,74 @@ async def deny(
         request_id=request_id, verdict=Verdict.DENY, decided_by=decided_by, reason=reason
     )
     return await decide(store, run_id, decision)
+
+
+async def edit(
+    store: SharedRunStore,
+    run_id: str,
+    request_id: str,
+    arguments: Mapping[str, Json],
+    *,
+    decided_by: str,
+    reason: str = "",
+) -> Reply:
+    """`decide` with a yes to the call with other arguments; they are judged when the run is taken up.
+
+    Raises:
+        DecisionRefused: the arguments are not a JSON object.
+    """
+    decision = Decision(
+        request_id=request_id,
+        verdict=Verdict.APPROVE,
+        decided_by=decided_by,
+        reason=reason,
+        edited_args=arguments,
+    )
+    return await decide(store, run_id, decision)
+
+
+async def grant(
+    store: SharedRunStore,
+    run_id: str,
+    budget: str,
+    amount: int | Decimal,
+    *,
+    granted_by: str,
+    reason: str,
+) -> Grant:
+    """Leave more of a budget for the next drive of the run, which gives and records it once.
+
+    Raises:
+        ContractError: the budget is unknown or not limited in this run, the amount is not above 0,
+            the run is over, or nobody or no reason is named.
+        RunNotFound: there is no such run.
+        StateRefused: the run's seal, or that of a letter to it, does not match.
+        StoreError: the store could not be read or written.
+    """
+    known = await _open(store, run_id)
+    if known.is_over:
+        raise ContractError("grant", f"run {run_id} is over: nothing follows that it could be for")
+    given = Grant(
+        budget=budget,
+        amount=amount,
+        granted_by=granted_by,
+        reason=reason,
+        grant_id=f"grt-{secrets.token_hex(8)}",
+    )
+    if not _is_limited(known.head["ledger"]["limits"], given.budget):
+        raise ContractError("grant.budget", f"{given.budget} is not limited in run {run_id}")
+    key = grant_key(given.grant_id)
+    await store.post(run_id, key, seal_letter(run_id, key, given.to_json(), store.seal))
+    return given
+
+
+def _is_limited(limits: Mapping[str, Any], budget: str) -> bool:
+    found = {
+        DURATION: limits["seconds"],
+        EXPIRES: limits.get("expires_us", UNLIMITED),
+        **limits["counts"],
+    }
+    return bool(found.get(budget, UNLIMITED) != UNLIMITED)
 
 
 # ── driving ───────────────────────────────────────────────────────────────────────────────────

@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "demo": "runtime_pack.cli.demo",
     "egress-proxy": "runtime_pack.cli.egress_proxy",
     "explain-url": "runtime_pack.cli.explain",
+    "runs": "runtime_pack.cli.runs",
     "verify": "runtime_pack.cli.verify",
 }
 _INTERRUPTED: Final = 130

@@ -36,7 +36,7 @@ from runtime_pack.guard.turns import TurnResult
 from runtime_pack.ledger_limits import UNLIMITED
 from runtime_pack.letters import Letters
 from runtime_pack.loop.compacting import Compactor
-from runtime_pack.loop.granting import fresh_grants, give, has_room, reopened
+from runtime_pack.loop.granting import fresh_grants, give, has_room, is_limited, reopened
 from runtime_pack.loop.keeper import Keeper, Taken, read_rows, restored_state
 from runtime_pack.loop.post import PostBox
 from runtime_pack.loop.results import RESULTS, LoopResult, TurnInput
@@ -193,7 +193,7 @@ class Drive:
         decisions = tuple({word.request_id: word for word in reversed(given)}.values())
         if letters.cancel is not None:
             return await self.call_off(letters.cancel.words)
-        granted = self._grant(grants, message)
+        granted = self._grant((*self._granted(letters), *grants), message)
         over = self._over(message, granted)
         if over is not None:
             return await self._still_over(over, granted)
@@ -261,6 +261,14 @@ class Drive:
         pending = () if abandon else self._pending()
         resolved, left = self.keeper.resolved, letters.decisions
         return tuple(left[name] for name in pending if name in left and name not in resolved)
+
+    def _granted(self, letters: Letters) -> tuple[Grant, ...]:
+        """What was granted elsewhere, was not given yet, and can be given to this run."""
+        if isinstance(self.state, Ended) and self.state.outcome.kind is not OutcomeKind.SUSPENDED:
+            return ()
+        given = {grant.grant_id for grant in self.keeper.grants}
+        fresh = (grant for grant in letters.grants if grant.grant_id not in given)
+        return tuple(grant for grant in fresh if is_limited(self.run, grant.budget))
 
     async def _read_letters(self) -> None:
         """What others said while the run is driven: a wish to end it holds after the step in hand."""

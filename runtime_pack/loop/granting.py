@@ -12,7 +12,7 @@ from runtime_pack.ledger import DURATION, EXPIRES, UNLIMITED
 from runtime_pack.loop.keeper import Keeper
 from runtime_pack.machine import Ended, Outcome, State, Stop, Thinking
 
-__all__ = ("fresh_grants", "give", "has_room", "reopened")
+__all__ = ("fresh_grants", "give", "has_room", "is_limited", "reopened")
 
 
 def fresh_grants(run: AgentTaskRun, held: Sequence[Grant], grants: Sequence[Grant]) -> list[Grant]:
@@ -24,7 +24,7 @@ def fresh_grants(run: AgentTaskRun, held: Sequence[Grant], grants: Sequence[Gran
     known = {grant.grant_id: grant for grant in held if grant.grant_id}
     fresh: list[Grant] = []
     for grant in grants:
-        if not _is_limited(run, grant.budget):
+        if not is_limited(run, grant.budget):
             raise ContractError("grants", f"{grant.budget} is not limited in this run")
         earlier = known.get(grant.grant_id)
         if earlier is None:
@@ -36,7 +36,8 @@ def fresh_grants(run: AgentTaskRun, held: Sequence[Grant], grants: Sequence[Gran
     return fresh
 
 
-def _is_limited(run: AgentTaskRun, budget: str) -> bool:
+def is_limited(run: AgentTaskRun, budget: str) -> bool:
+    """Whether there is a limit that a grant could raise."""
     limits = run.ledger.limits
     if budget == DURATION:
         return limits.seconds != UNLIMITED

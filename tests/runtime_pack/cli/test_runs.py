@@ -1,0 +1,383 @@
+"""`runtime-pack runs`, as a person and a script meet it: real processes over one state folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+import runtime_pack
+from runtime_pack.cli._runs_show import without_secrets
+
+ROOT = Path(runtime_pack.__file__).parent.parent
+QUESTION = "What does the with statement do?"
+
+pytestmark = pytest.mark.loopback
+
+
+@attrs.frozen
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        (line,) = self.out.splitlines()
+        return json.loads(line)
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("RUNTIME_PACK", "XDG_"))}
+    plain = {"PYTHONPATH": str(ROOT), "COLUMNS": "80", "NO_COLOR": "1", "LANG": "C.UTF-8"}
+    return {**kept, **plain, **more}
+
+
+def cli(state: Path, *arguments: str, env: dict[str, str] | None = None) -> Done:
+    """Run the command without a terminal; nothing that looks like a crash may be seen."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-W",
+            "error",
+            "-m",
+            "runtime_pack.cli",
+            *arguments,
+            "--state-dir",
+            str(state),
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        cwd=ROOT,
+        env=env or environment(),
+        timeout=60,
+    )
+    seen = Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+    assert "Traceback" not in seen.out + seen.err
+    return seen
+
+
+def waiting_run(state: Path, *options: str) -> tuple[str, list[str]]:
+    """A run of `ask` whose reads wait for a person, and the ids of its requests."""
+    asked = cli(state, "ask", QUESTION, "--approve", "ask", "--json", *options)
+    assert asked.code == 3, asked.err
+    return asked.json["run"], [request["request_id"] for request in asked.json["requests"]]
+
+
+def statuses(state: Path) -> dict[str, str]:
+    return {run["run"]: run["status"] for run in cli(state, "runs", "list", "--json").json["runs"]}
+
+
+def test_a_run_of_ask_is_listed_shown_approved_and_taken_up(tmp_path: Path) -> None:
+    """Each by another process; the corpus, the allowlist and the port are those of the run."""
+    state = tmp_path / "state"
+    run, requests = waiting_run(state)
+    listed = cli(state, "runs", "list")
+    shown = cli(state, "runs", "show", run[:12])
+    assert (listed.code, shown.code) == (0, 0)
+    assert f"{run}  waiting" in listed.out
+    assert max(map(len, listed.out.splitlines()[:2])) <= 80
+    for text in (
+        *requests,
+        '"url": "http://127.0.0.1:',
+        "this run was started with --approve ask",
+        "external",
+        "expires 20",
+        f"runtime-pack runs approve {run} {requests[0]}",
+    ):
+        assert text in shown.out
+
+    assert cli(state, "runs", "approve", run, requests[0], "--reason", "fine").code == 0
+    assert cli(state, "runs", "deny", run[:10], requests[1][:14], "--by", "bob").code == 0
+    details = cli(state, "runs", "show", run, "--json").json
+    assert ["approve", "deny", None] == [
+        request["decision"] and request["decision"]["verdict"] for request in details["requests"]
+    ]
+    half = cli(state, "runs", "resume", run, "--json")
+    assert (half.code, half.json["kind"]) == (3, "approval_required")
+    assert [requests[2]] == [request["request_id"] for request in half.json["requests"]]
+
+    # Only one waits now: it needs no name.
+    assert cli(state, "runs", "approve", run).code == 0
+    done = cli(state, "runs", "resume", run, "--json")
+
+    assert (done.code, done.json["kind"]) == (0, "completed")
+    codes = [s["code"] for s in done.json["steps"] if s["tool"] == "web:read" and s["admitted"]]
+    assert [None, None] == [code for code in codes if code is None]
+    assert statuses(state) == {run: "completed"}
+    assert cli(state, "verify", done.json["audit"]["path"]).code == 0
+
+
+def test_the_first_decision_stands_and_a_script_sees_which(tmp_path: Path) -> None:
+    """The same again is no fault; another one is, and says what stands."""
+    state = tmp_path / "state"
+    run, requests = waiting_run(state)
+    assert cli(state, "runs", "deny", run, requests[0], "--by", "ann").code == 0
+    same = cli(state, "runs", "deny", run, requests[0], "--json")
+    other = cli(state, "runs", "approve", run, requests[0], "--json")
+    unknown = cli(state, "runs", "approve", run, "apr-00", "--json")
+
+    assert (0, "ALREADY_RESOLVED") == (same.code, same.json["replies"][0]["code"])
+    assert (1, "APPROVAL_CONFLICT") == (other.code, other.json["replies"][0]["code"])
+    assert "ann said deny" in other.json["replies"][0]["message"]
+    assert (1, "APPROVAL_NOT_FOUND") == (unknown.code, unknown.json["replies"][0]["code"])
+
+
+def test_an_edited_call_runs_with_what_the_person_wrote_if_the_rules_admit_it(
+    tmp_path: Path,
+) -> None:
+    """An address that is not listed is refused, whoever wrote it."""
+    state = tmp_path / "state"
+    run, requests = waiting_run(state)
+    first = cli(state, "runs", "show", run, "--json").json["requests"]
+    url = first[1]["arguments"]["url"]
+    edits = [{"url": url}, {"url": "http://intranet.corp/"}]
+    for request, arguments in zip(requests, edits, strict=False):
+        assert cli(state, "runs", "edit", run, request, json.dumps(arguments)).code == 0
+    assert cli(state, "runs", "deny", run, "--all").code == 0
+    done = cli(state, "runs", "resume", run, "--json")
+
+    reads = [s["code"] for s in done.json["steps"] if s["tool"] == "web:read"]
+    assert done.code in {0, 3}
+    assert None in reads
+    assert "WEB_EGRESS_DENIED" in reads
+    for wrong in ("nonsense", "[1]", '"text"'):
+        assert cli(state, "runs", "edit", run, requests[0], wrong).code == 2
+
+
+def test_a_grant_lets_a_run_go_on_that_had_spent_its_budget(tmp_path: Path) -> None:
+    """It is left with the run, shown, given once by the next resume, and no more than was said."""
+    state = tmp_path / "state"
+    asked = cli(state, "ask", QUESTION, "--max-steps", "1", "--json")
+    assert (asked.code, asked.json["stop"]["budget"]) == (4, "steps")
+    run = asked.json["run"]
+    for wrong in (("stairs", "1"), ("steps", "0"), ("steps", "x"), ("cost", "1"), ("tokens", "5")):
+        assert cli(state, "runs", "grant", run, *wrong, "--reason", "more").code == 2
+    assert cli(state, "runs", "grant", run, "steps", "2").code == 2
+    given = cli(state, "runs", "grant", run, "steps", "2", "--reason", "go on", "--json")
+    assert (given.code, given.json["grant"]["amount"]) == (0, 2)
+    shown = cli(state, "runs", "show", run)
+    assert "2 more steps (go on)" in shown.out
+    resumed = cli(state, "runs", "resume", run, "--json")
+    again = cli(state, "runs", "resume", run, "--json")
+
+    assert 3 == resumed.json["ledger"]["limits"]["counts"]["steps"]
+    assert 3 == again.json["ledger"]["limits"]["counts"]["steps"]
+    assert resumed.json["ledger"]["used"]["steps"] <= 3
+    assert [] == cli(state, "runs", "show", run, "--json").json["grants"]
+
+
+def test_cancel_ends_parked_runs_for_good(tmp_path: Path) -> None:
+    """One by name, all that are left by --all; what is over stays as it was."""
+    state = tmp_path / "state"
+    first, _ = waiting_run(state)
+    second, requests = waiting_run(state)
+    done = cli(state, "ask", QUESTION, "--json").json["run"]
+    one = cli(state, "runs", "cancel", first, "--reason", "enough", "--json")
+    everything = cli(state, "runs", "cancel", "--all", "--json")
+
+    assert (0, ["cancelled"]) == (one.code, [r["status"] for r in one.json["replies"]])
+    told = {reply["run"]: reply["status"] for reply in everything.json["replies"]}
+    assert {first: "over", second: "cancelled", done: "over"} == told
+    assert {first: "cancelled", second: "cancelled", done: "completed"} == statuses(state)
+    resumed = cli(state, "runs", "resume", second, "--json")
+    assert (1, "cancelled") == (resumed.code, resumed.json["kind"])
+    assert 1 == cli(state, "runs", "approve", second, requests[0]).code
+    assert 2 == cli(state, "runs", "approve", second).code
+
+
+SLOW = """
+import asyncio, pathlib
+from runtime_pack import SearchHit
+class Slow:
+    async def search(self, request, *, signal=None):
+        pathlib.Path({begun!r}).touch()
+        while not pathlib.Path({go!r}).exists():
+            await asyncio.sleep(0.02)
+        return [SearchHit(title="t", url="http://127.0.0.1:9/x", snippet="with statement")]
+def make():
+    return Slow()
+"""
+
+
+def started(tmp_path: Path, state: Path) -> tuple[subprocess.Popen[bytes], Path]:
+    """A run of `ask` in the middle of its search, and the file that lets the search end."""
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    (tmp_path / "slow_search.py").write_text(SLOW.format(begun=str(begun), go=str(go)))
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "runtime_pack.cli",
+            "ask",
+            QUESTION,
+            "--provider",
+            "slow_search:make",
+            "--allow",
+            "127.0.0.1:9",
+            "--json",
+            "--state-dir",
+            str(state),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env=environment(PYTHONPATH=os.pathsep.join((str(ROOT), str(tmp_path)))),
+    )
+    until = time.monotonic() + 30
+    while not begun.exists():
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return process, go
+
+
+def test_a_running_ask_ends_after_its_step_in_hand_when_all_are_cancelled(tmp_path: Path) -> None:
+    """The search ends and is kept; nothing is read, no model is asked again."""
+    state = tmp_path / "state"
+    process, go = started(tmp_path, state)
+    (run,) = statuses(state)
+    assert {run: "running"} == statuses(state)
+    env = environment(PYTHONPATH=os.pathsep.join((str(ROOT), str(tmp_path))))
+    busy = cli(state, "runs", "resume", run, "--json", env=env)
+    cancelled = cli(state, "runs", "cancel", "--all", "--reason", "stop it", "--json")
+    shown = cli(state, "runs", "show", run)
+    go.touch()
+    out, err = process.communicate(timeout=30)
+
+    assert (1, "STATE_CONFLICT") == (busy.code, busy.json["stop"]["code"])
+    assert ["requested"] == [reply["status"] for reply in cancelled.json["replies"]]
+    assert "to be cancelled" in shown.out
+    result = json.loads(out)
+    assert (1, "cancelled") == (process.returncode, result["kind"]), err
+    assert "stop it" in result["stop"]["message"]
+    assert ["agent:execute-turn", "web:search"] == [step["tool"] for step in result["steps"]]
+    assert {run: "cancelled"} == statuses(state)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_process_that_is_stopped_leaves_a_run_that_can_be_taken_up(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """Ctrl-C suspends it, and even a kill leaves it whole, with nobody's claim on it."""
+    state = tmp_path / "state"
+    process, go = started(tmp_path, state)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    (found,) = cli(state, "runs", "list", "--json").json["runs"]
+    assert found["status"] == ("interrupted" if number is signal.SIGKILL else "suspended")
+    go.touch()
+    resumed = cli(
+        state,
+        "runs",
+        "resume",
+        found["run"],
+        "--json",
+        env=environment(PYTHONPATH=os.pathsep.join((str(ROOT), str(tmp_path)))),
+    )
+
+    assert resumed.json["kind"] in {"completed", "suspended"}, resumed.err
+    searches = [step for step in resumed.json["steps"] if step["tool"] == "web:search"]
+    assert [True] == [step["ok"] for step in searches if step["ok"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("show", "run-0"), "no saved run"),
+        (("show", "../key"), "no saved run"),
+        (("show", ""), "no saved run"),
+        (("approve", "nothing"), "runs list"),
+        (("cancel",), "--all"),
+        (("cancel", "x", "--all"), "--all"),
+        (("resume", "x"), "no saved run"),
+    ],
+)
+def test_wrong_usage_says_what_to_change(
+    tmp_path: Path, arguments: Sequence[str], word: str
+) -> None:
+    """Exit code 2."""
+    state = tmp_path / "state"
+    assert cli(state, "ask", QUESTION, "--max-turns", "0").code == 4
+    done = cli(state, "runs", *arguments)
+
+    assert 2 == done.code
+    assert word in re.sub(r"\s+", " ", done.err)
+
+
+def test_without_a_state_folder_nothing_is_made(tmp_path: Path) -> None:
+    """Looking at runs is no reason to make a key."""
+    done = cli(tmp_path / "none", "runs", "list")
+
+    assert done.code == 1
+    assert "--state-dir" in done.err
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_beginning_that_several_runs_have_is_not_guessed(tmp_path: Path) -> None:
+    """The ids are named; several requests that wait are named too."""
+    state = tmp_path / "state"
+    first, requests = waiting_run(state)
+    second, _ = waiting_run(state)
+    ambiguous = cli(state, "runs", "show", "run-")
+    several = cli(state, "runs", "approve", first)
+
+    assert (2, 2) == (ambiguous.code, several.code)
+    assert all(run in ambiguous.err for run in (first, second))
+    assert all(request in several.err for request in requests)
+
+
+def test_a_damaged_run_is_listed_and_nothing_can_be_done_to_it(tmp_path: Path) -> None:
+    """The others are not held up by it."""
+    state = tmp_path / "state"
+    run, requests = waiting_run(state)
+    other, _ = waiting_run(state)
+    rows = state / "runs" / run / "rows.jsonl"
+    rows.write_bytes(rows.read_bytes().replace(b"with statement", b"with_statement"))
+
+    assert {run: "damaged", other: "waiting"} == statuses(state)
+    for arguments in (("show", run), ("approve", run, requests[0]), ("resume", run)):
+        done = cli(state, "runs", *arguments)
+        assert done.code == 1
+    cancelled = cli(state, "runs", "cancel", "--all", "--json")
+    assert 1 == cancelled.code
+    told = {reply["run"]: reply["status"] for reply in cancelled.json["replies"]}
+    assert {run: "failed", other: "cancelled"} == told
+
+
+def test_secrets_of_the_environment_and_the_key_are_not_shown(tmp_path: Path) -> None:
+    """A model that put one into its arguments is given away, not the secret."""
+    state = tmp_path / "state"
+    secret = "with statement"
+    run, _ = waiting_run(state)
+    env = environment(SOME_API_KEY=secret, OTHER_TOKEN="context-managers")
+    shown = cli(state, "runs", "show", run, env=env)
+    as_json = cli(state, "runs", "show", run, "--json", env=env)
+
+    key = (state / "key").read_bytes().hex()
+    for done in (shown, as_json):
+        assert "[value of OTHER_TOKEN]" in done.out
+        assert "context-managers" not in done.out
+        assert key not in done.out
+
+
+def test_secrets_are_found_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In keys and values at any depth; a short value is no secret."""
+    monkeypatch.setenv("A_SECRET", "s3cr3t-value")
+    monkeypatch.setenv("B_KEY", "x")
+
+    found = without_secrets({"x s3cr3t-value": ["as3cr3t-valueb", 1, None, {"x": True}]})
+
+    assert {"x [value of A_SECRET]": ["a[value of A_SECRET]b", 1, None, {"x": True}]} == found
