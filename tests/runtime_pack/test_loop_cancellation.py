@@ -128,12 +128,15 @@ def test_a_run_of_a_closed_event_loop_can_be_cancelled() -> None:
 def test_who_waits_for_a_person_does_not_keep_a_run(stop: str, mode: str) -> None:
     """An approver that says nothing is no step that has to end first."""
 
-    class Silent:
-        async def decide(self, request: ApprovalRequest) -> Decision | None:
-            await asyncio.sleep(3600)
-            return None
-
     async def scenario() -> None:
+        asking = asyncio.Event()
+
+        class Silent:
+            async def decide(self, request: ApprovalRequest) -> Decision | None:
+                asking.set()
+                await asyncio.sleep(3600)
+                return None
+
         stage = Rehearsal(
             shelf=ToolShelf().add("t:gate"),
             contract=GATED,
@@ -142,7 +145,7 @@ def test_who_waits_for_a_person_does_not_keep_a_run(stop: str, mode: str) -> Non
         )
         stage.prepare([calls(("a", "t:gate", "{}"))])
         drive = asyncio.ensure_future(stage.start())
-        await asyncio.sleep(0.02)
+        await asking.wait()
         getattr(stage.run, stop)("enough", mode)
         result = await asyncio.wait_for(drive, 5)
 
@@ -161,7 +164,9 @@ def test_a_cancel_overtakes_a_pause_and_counts_what_was_started() -> None:
         stage = Rehearsal(shelf=shelf, contract=TaskContract(max_parallel=1))
         stage.prepare([calls(("a", "t:tool", "{}"), ("b", "t:tool", "{}"))])
         drive = asyncio.ensure_future(stage.start())
-        await asyncio.sleep(0.02)
+        # The shelf has no event to wait for.
+        while not stage.shelf.calls:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
         stage.run.pause("wait")
         await asyncio.sleep(0)
         stage.run.cancel("no, stop")
@@ -201,7 +206,9 @@ def test_a_call_that_outlives_its_run_changes_nothing(tmp_path: Path) -> None:
         )
         stage.prepare([ONE])
         drive = asyncio.ensure_future(stage.start())
-        await asyncio.sleep(0.02)
+        # The shelf has no event to wait for.
+        while not stage.shelf.calls:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
         stage.run.cancel("enough")
         result = await drive
         assert stage.store is not None

@@ -298,7 +298,10 @@ def test_outside_cancellation_is_recorded_and_raised(tmp_path: Path, swallows: b
         )
         stage.prepare([ONE])
         drive = asyncio.ensure_future(stage.start())
-        await asyncio.sleep(0.01)
+        # The shelf has no event to wait for.
+        while not stage.shelf.calls:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
         drive.cancel()
         with pytest.raises(asyncio.CancelledError):
             await drive
@@ -338,7 +341,10 @@ def test_outside_cancellation_ends_every_call_of_a_batch() -> None:
         stage = Rehearsal(shelf=ToolShelf().add("t:long", does=tool))
         stage.prepare([calls(*((f"c{i}", "t:long", "{}") for i in range(6)))])
         drive = asyncio.ensure_future(stage.start())
-        await asyncio.sleep(0.01)
+        # The shelf has no event to wait for.
+        while not stage.shelf.calls:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
         drive.cancel()
         with pytest.raises(asyncio.CancelledError):
             await drive

@@ -587,12 +587,16 @@ async def by_error(stream: AsyncGenerator[LoopEvent, None]) -> None:
 
 
 async def by_cancellation(stream: AsyncGenerator[LoopEvent, None]) -> None:
+    begun = asyncio.Event()
+
     async def reader(stream: AsyncGenerator[LoopEvent, None]) -> None:
-        async for _ in stream:
-            pass
+        async for event in stream:
+            if isinstance(event, CallStarted):
+                begun.set()
 
     task = asyncio.ensure_future(reader(stream))
-    await asyncio.sleep(0.02)
+    await begun.wait()
+    await asyncio.sleep(0.001)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -666,7 +670,9 @@ def test_a_reader_that_is_cancelled_twice_tears_the_run() -> None:
 
     async def scenario() -> None:
         task = asyncio.ensure_future(read(stage.start()))
-        await asyncio.sleep(0.02)
+        # The shelf has no event to wait for.
+        while not stage.shelf.calls:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
         task.cancel()
         await asyncio.sleep(0.02)
         task.cancel()
@@ -771,7 +777,9 @@ def test_a_run_on_a_stopped_event_loop_is_torn_and_recorded(tmp_path: Path) -> N
 
         async def scenario() -> None:
             task = asyncio.ensure_future(read(stage.start()))
-            await asyncio.sleep(0.02)
+            # The shelf has no event to wait for.
+            while not stage.shelf.calls:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
             assert not task.done()
 
         asyncio.run(scenario())
