@@ -167,7 +167,10 @@ class ApprovalRequested:
 
 @attrs.frozen(kw_only=True)
 class BudgetWarning:
-    """So much of a budget is taken that the run is told of it; once for each budget of a stream."""
+    """So much of a budget is used or reserved that it is told; once for each budget of a stream.
+
+    The names are those of the ledger: `cost` is in micro-units of money, `duration_seconds` in seconds.
+    """
 
     budget: str
     limit: float
