@@ -132,15 +132,12 @@ class Meter:
 
     def again(self, bid: Bid) -> Shortfall | None:
         """Reserve for another request of the same turn; or the budget that does not allow it."""
-        most, short = bid.wanted, self._ledger.over()
-        floor = min(FLOOR, bid.wanted)
+        most, floor = bid.wanted, min(FLOOR, bid.wanted)
         for bucket, fits in ((TOKENS, self._tokens_left(bid)), (COST, self._money_left(bid))):
             if fits is not None:
                 most = min(most, fits)
-                if most < floor:
-                    short = short or self._ledger.shortfall(bucket)
-        if short is not None:
-            return short
+            if most < floor:
+                return self._ledger.shortfall(bucket)
         amounts = {TOKENS: bid.reads + most}
         if bid.price is not None:
             amounts[COST] = bid.price.bound(bid.reads, most)

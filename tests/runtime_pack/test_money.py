@@ -520,6 +520,7 @@ def test_a_retry_has_only_what_the_failed_request_left() -> None:
         limits = [limit for limit in stage.model.output_limits if limit is not None]
         assert len(limits) == asked
         assert limits == sorted(limits, reverse=True)
+        assert (limits[-1] < DEFAULT_OUTPUT) == (asked == 3)
         assert_within_budget(result.ledger)
         if asked == 1:
             assert isinstance(result, Suspended)
@@ -803,6 +804,23 @@ def test_money_that_was_lowered_refuses_what_was_approved() -> None:
     poor = attrs.evolve(stage, contract=attrs.evolve(stage.contract, max_cost=Decimal("0.005")))
 
     over = asyncio.run(poor.go_on(result, decisions=[yes]))
+
+    assert isinstance(over, Suspended)
+    assert stop_of(over)["budget"] == COST
+    assert stage.shelf.ran == {}
+
+
+def test_a_run_over_its_money_runs_no_approved_call() -> None:
+    """Somebody else spent too much meanwhile; the call costs nothing, and the run is over all the same."""
+    gate = ToolPolicy([ToolRule(tool="t:a", approval_class="request_user")])
+    store = MemoryRunStore(SECRET)
+    stage = rehearse(cost="0.05", tool_policy=gate, store=store)
+    result = asyncio.run(stage.play(ask("t:a")))
+    (request,) = result.requests
+    stage.run.ledger.settle_amounts({}, {COST: 60_000})
+    yes = Decision(request_id=request.request_id, verdict=Verdict.APPROVE, decided_by="x")
+
+    over = asyncio.run(stage.resume(result.run_id, yes))
 
     assert isinstance(over, Suspended)
     assert stop_of(over)["budget"] == COST
