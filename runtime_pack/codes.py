@@ -98,6 +98,14 @@ STOP_ROWS: Final[Mapping[StopCode, CodeRow]] = {
         "The model went in circles: it repeated a call that was answered from the record, or denied, twice.",
         "Look at the last calls; ask otherwise, or offer another tool.",
     ),
+    StopCode.INPUT_REFUSED: CodeRow(
+        "An input guard of the host refused what the run starts from, or could not judge it.",
+        "Change the input, or mend the guard; the model was not asked.",
+    ),
+    StopCode.OUTPUT_INVALID: CodeRow(
+        "The model's answers did not fit `output_schema`, several times in a row.",
+        "Look at what it answered in the history; say in the task which form is wanted.",
+    ),
     StopCode.MODEL_ERROR: CodeRow(
         "The model's adapter failed, or the provider gave no response in `max_attempts` requests.",
         "Look at the adapter; when the provider had a fault that passes, the run can be resumed.",

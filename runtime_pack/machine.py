@@ -36,6 +36,7 @@ from runtime_pack.messages import (
     ToolMessage,
     Turn,
     TurnStatus,
+    UserMessage,
     clean_text,
     frozen_arguments,
 )
@@ -314,6 +315,7 @@ class Stop:
     shortfall: Shortfall | None = None
     stage: str | None = None
     retry_at: datetime | None = None
+    output_fault: str | None = None
     details: Mapping[str, Json] = attrs.field(factory=dict)
 
     def to_json(self) -> dict[str, Json]:
@@ -327,6 +329,8 @@ class Stop:
             body["stage"] = self.stage
         if self.retry_at is not None:
             body["retry_at"] = self.retry_at.isoformat()
+        if self.output_fault is not None:
+            body["output_fault"] = self.output_fault
         return body | (self.shortfall.to_json() if self.shortfall else {})
 
 
@@ -409,11 +413,15 @@ State: TypeAlias = Thinking | Classifying | Executing | Waiting | Ended
 
 @attrs.frozen(kw_only=True)
 class TurnTaken:
-    """The model answered; `cut` says that its output was cut short."""
+    """The model answered; `cut` says that its output was cut short.
+
+    `fault` says why the text is no answer in the form that was asked for.
+    """
 
     turn: Turn
     calls: tuple[IngestedCall, ...]
     cut: bool
+    fault: str | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -609,6 +617,13 @@ def _take_turn(rules: Rules, state: Thinking, event: TurnTaken) -> Step:
         return Step(judged, (Classify(calls=event.calls),))
     said = AssistantMessage(text=clean_text(turn.text))
     if state.closing is not None:
+        stop = state.closing
+        if event.fault is not None:
+            # The budget stays the reason; what was said is in the history, and is no answer.
+            outcome = Outcome(
+                kind=OutcomeKind.SUSPENDED, stop=attrs.evolve(stop, output_fault=event.fault)
+            )
+            return _end(outcome, (said,) if said.text else ())
         outcome = Outcome(kind=OutcomeKind.SUSPENDED, stop=state.closing, text=said.text)
         return _end(outcome, (said,) if said.text else ())
     if event.cut and not said.text:
@@ -616,11 +631,22 @@ def _take_turn(rules: Rules, state: Thinking, event: TurnTaken) -> Step:
     if turn.status is TurnStatus.ESCALATE:
         stop = Stop(code=StopCode.ESCALATED, message="The model handed the run to a person.")
         return _end(Outcome(kind=OutcomeKind.SUSPENDED, stop=stop, text=said.text), (said,))
+    if event.fault is not None:
+        return _ask_for_form(rules, state.barren + 1, said, event.fault)
     stop_cut = Stop(code=StopCode.TRUNCATED_REPLY, message="The reply was cut off by its limit.")
     outcome = Outcome(
         kind=OutcomeKind.COMPLETED, stop=stop_cut if event.cut else None, text=said.text
     )
     return _end(outcome, (said,))
+
+
+def _ask_for_form(rules: Rules, barren: int, said: AssistantMessage, fault: str) -> Step:
+    """The answer has not the form that was asked for: it is asked for again, a few times."""
+    if barren >= rules.max_consecutive_refused:
+        outcome = failure("output", StopCode.OUTPUT_INVALID, f"The answer {fault}.")
+        return _end(outcome, (said,))
+    asked = UserMessage(text=f"This answer {fault}. Answer again, in that form and nothing else.")
+    return Step(Thinking(barren=barren), (Commit(messages=(said, asked)), AskModel()))
 
 
 def _decline(state: Thinking, event: TurnTaken) -> Step:

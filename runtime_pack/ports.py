@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -24,6 +24,7 @@ __all__ = (
     "ExecutionContext",
     "Frame",
     "FramingRuntime",
+    "InputGuard",
     "ListedRuntime",
     "Model",
     "NamingRuntime",
@@ -257,6 +258,12 @@ class Frame(Protocol):
 
 Chance: TypeAlias = Callable[[], float]
 """A number from 0 to 1, anew with each call: spreads the waits of runs that failed together."""
+
+InputGuard: TypeAlias = Callable[[Sequence[Message]], Awaitable[str | None]]
+"""Looks at the history before the model does: None to go on, or why the run must not.
+
+It sees every message that a user adds, in each drive; raising, too, keeps the run from going on.
+"""
 
 ContextFactory: TypeAlias = Callable[[], ExecutionContext]
 """Makes the context of a run: the host fills in session and agent."""

@@ -166,6 +166,8 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Json]:
 def _stop_to_json(stop: Stop) -> dict[str, Json]:
     # Written where there is one only: a head without it is what an earlier version wrote.
     at: dict[str, Json] = {} if stop.retry_at is None else {"retry_at": stop.retry_at.isoformat()}
+    if stop.output_fault is not None:
+        at["output_fault"] = stop.output_fault
     return at | {
         "code": str(stop.code),
         "message": stop.message,
@@ -242,12 +244,14 @@ def outcome_from_json(value: object) -> Outcome:
 def _read_stop(value: object) -> Stop:
     fields = _object(value)
     stage, short, at = fields["stage"], fields["short"], fields.get("retry_at")
+    fault = fields.get("output_fault")
     return Stop(
         code=str(fields["code"]),
         message=str(fields["message"]),
         stage=None if stage is None else str(stage),
         shortfall=None if short is None else Shortfall.from_json(_object(short)),
         retry_at=None if at is None else datetime.fromisoformat(str(at)),
+        output_fault=None if fault is None else str(fault),
     )
 
 

@@ -48,6 +48,7 @@ from runtime_pack.ports import (
     Emitter,
     ExecutionContext,
     Frame,
+    InputGuard,
     Summariser,
     TurnRequest,
 )
@@ -346,6 +347,8 @@ class Rehearsal:
     task: str = ""
     remembered: Sequence[RememberedRule] = ()
     summariser: Summariser | None = None
+    input_guards: Sequence[InputGuard] = ()
+    output_schema: Mapping[str, Json] | None = None
     model: ScriptedModel = attrs.field(factory=lambda: ScriptedModel(()), init=False)
     run: AgentTaskRun = attrs.field(init=False)
 
@@ -367,6 +370,7 @@ class Rehearsal:
             task=self.task,
             remembered=self.remembered,
             summariser=self.summariser,
+            input_guards=self.input_guards,
         )
 
     async def start(self, max_turns: int | None = None) -> LoopResult:
@@ -375,7 +379,9 @@ class Rehearsal:
         return await run_governed_agent_loop(
             runtime=self.run.guard_runtime(runtime),
             execute_turn_input=TurnInput(
-                messages=[UserMessage(text="go")], tool_catalog=self.shelf.specs
+                messages=[UserMessage(text="go")],
+                tool_catalog=self.shelf.specs,
+                output_schema=self.output_schema,
             ),
             store=self.store,
             max_turns=max_turns,

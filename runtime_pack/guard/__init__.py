@@ -31,6 +31,7 @@ from runtime_pack.ports import (
     Emitter,
     ExecutionContext,
     Frame,
+    InputGuard,
     ListedRuntime,
     NamingRuntime,
     PreflightRuntime,
@@ -61,6 +62,7 @@ def create_agent_task_run(
     seal: Seal | None = None,
     chance: Chance | None = None,
     summariser: Summariser | None = None,
+    input_guards: Iterable[InputGuard] = (),
     kill_switch: KillSwitch | None = None,
     prices: PriceTable | None = None,
     ledger: Ledger | None = None,
@@ -78,6 +80,7 @@ def create_agent_task_run(
         audit: the log that every decision goes to before it takes effect.
         frame: fences outputs from outside that are not fenced yet.
         seal: authenticates saved states; a random one seals for this process only.
+        input_guards: see what users said before the model does, one after the other.
         summariser: sums up what is too long for the model; without one the run stops there.
         chance: spreads the waits before a model is asked again; random when absent.
         kill_switch: stops this run, and every other that it was given to, once it is thrown.
@@ -108,6 +111,7 @@ def create_agent_task_run(
         frame=frame,
         seal=seal or Seal.random(),
         summariser=summariser,
+        input_guards=tuple(input_guards),
         chance=chance or secrets.SystemRandom().random,
         kill_switch=kill_switch,
         prices=prices,

@@ -41,7 +41,16 @@ from runtime_pack.ledger_limits import moment_of
 from runtime_pack.machine import Outcome, OutcomeKind, failure
 from runtime_pack.messages import Json, clean_text
 from runtime_pack.policy import TaskContract
-from runtime_pack.ports import Approver, Chance, Clock, Emitter, ExecutionContext, Frame, Summariser
+from runtime_pack.ports import (
+    Approver,
+    Chance,
+    Clock,
+    Emitter,
+    ExecutionContext,
+    Frame,
+    InputGuard,
+    Summariser,
+)
 from runtime_pack.prices import PriceTable
 from runtime_pack.records import StepRecord, log_word
 from runtime_pack.remembered import Memory
@@ -181,6 +190,7 @@ class TaskRun:
         kill_switch: KillSwitch | None,
         chance: Chance,
         summariser: Summariser | None = None,
+        input_guards: tuple[InputGuard, ...] = (),
         prices: PriceTable | None = None,
         ledger: Ledger | None = None,
     ) -> None:
@@ -196,6 +206,7 @@ class TaskRun:
         self.kill_switch = kill_switch
         self.chance = chance
         self.summariser = summariser
+        self.input_guards = input_guards
         self.ledger = Ledger(contract.limits()) if ledger is None else ledger
         self.prices = prices
         self.meter: Meter | None = None

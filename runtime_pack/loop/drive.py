@@ -473,6 +473,8 @@ class Drive:
                 run.record(event)
             run.flush()
             step = self._entry(message)
+            if run.input_guards:
+                step = await self._guarded_entry(step)
             await self._save()
             self.entered = True
             outcome = await self._until_finished(step)
@@ -486,6 +488,15 @@ class Drive:
             self._let_go()
             await self._release()
         return await self._finished(outcome)
+
+    async def _guarded_entry(self, step: Step) -> Step:
+        """The entry, unless an input guard refuses what users said: then the run is over."""
+        refused = await self.keeper.check_input()
+        if refused is None:
+            return step
+        self._withdraw_requests()
+        over = Interrupted(outcome=refused, resumable=False, begun=frozenset(self.keeper.begun))
+        return advance(self.rules, step.state, over)
 
     async def _until_finished(self, step: Step) -> Outcome:
         run = self.run
@@ -608,7 +619,8 @@ class Drive:
         calls: tuple[IngestedCall, ...] = ()
         if not final:
             calls = ingest(taken.turn, number=self.run.turn, taken=self.keeper.taken, cut=taken.cut)
-        return TurnTaken(turn=taken.turn, calls=calls, cut=taken.cut)
+        fault = None if calls else self.input.output_fault(taken.turn.text)
+        return TurnTaken(turn=taken.turn, calls=calls, cut=taken.cut, fault=fault)
 
     def _request(self, *, final: bool) -> TurnRequest:
         return TurnRequest(
@@ -991,7 +1003,10 @@ def _given(turn_input: TurnInput, guarded: GuardedRuntime) -> dict[str, Json]:
     """
     catalog = turn_input.tool_catalog
     tools: list[Json] = [spec.to_json() for spec in catalog]
-    return {
+    schema = turn_input.output_schema
+    # Written where there is one only: runs of earlier versions have none.
+    asked: dict[str, Json] = {} if schema is None else {"output_schema": schema}
+    return asked | {
         "model": turn_input.model,
         "limit": turn_input.max_output_tokens,
         "tools": tools,
@@ -1019,6 +1034,7 @@ def restore(
             tool_catalog=_still_offered(given, guarded),
             model=given["model"],
             max_output_tokens=given["limit"],
+            output_schema=given.get("output_schema"),
         )
         drive = Drive(guarded, turn_input, context, store, held.turn_input)
         drive.adopt(saved, head, held)

@@ -15,6 +15,7 @@ from runtime_pack.errors import StateRefused, StoreError
 from runtime_pack.grants import Grant, parse_grant, totals, without_grants
 from runtime_pack.guard import AgentTaskRun
 from runtime_pack.guard.bounded import TimeUp, bounded
+from runtime_pack.guard.inputs import judge_input
 from runtime_pack.labels import join, parse_label
 from runtime_pack.ledger import read_counts
 from runtime_pack.machine import Outcome, State
@@ -158,6 +159,8 @@ class Keeper:
         # What the model is shown: the history, until a part of it is summed up.
         self.shown = self.messages
         self.compaction: Compaction | None = None
+        # So many messages have passed the input guards.
+        self.checked = 0
         self.taken: dict[str, int] = {}
         self.results: dict[str, ToolMessage] = {}
         self.begun: dict[str, int] = {}
@@ -208,6 +211,7 @@ class Keeper:
             self._take(message)
             if isinstance(message, ToolMessage):
                 results[message.call_id] = message
+        self.checked = int(head.get("input_checked", 0))
         run.repeats.restore(head.get("repeats") or (), results)
         if "memory" in head:
             run.memory.restore(head["memory"])
@@ -234,6 +238,24 @@ class Keeper:
             self._row({"ref": message.call_id})
         else:
             self._row({"message": message_to_json(message)})
+
+    async def check_input(self) -> Outcome | None:
+        """Why the run must not go on with what users said since the last check; None when it may.
+
+        A guard that an interruption stops has not passed anything: the next drive asks it again.
+        """
+        fresh = self.messages[self.checked :]
+        if not any(isinstance(message, UserMessage) for message in fresh):
+            return None
+        for guard in self.run.input_guards:
+            refused = await judge_input(self.run, guard, tuple(self.messages))
+            if refused is not None:
+                return refused
+        run = self.run
+        spent = run.ledger.time_shortfall(run.clock.monotonic()) is not None
+        if not (spent or run.is_interrupted()):
+            self.checked = len(self.messages)
+        return None
 
     def compact(self, compaction: Compaction) -> None:
         """Show a summary in place of the first part of the history."""
@@ -366,6 +388,7 @@ class Keeper:
             "refusals": run.refusals_json(),
             "label": run.label.to_json(),
             "policy_sha256": run.policy_sha256,
+            "input_checked": self.checked,
             "repeats": run.repeats.to_json(),
             "begun": dict(self.begun),
             "step_costs": dict(run.step_costs),

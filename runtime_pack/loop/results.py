@@ -15,6 +15,7 @@ from runtime_pack.ledger import LedgerView
 from runtime_pack.machine import OutcomeKind, Stop
 from runtime_pack.messages import (
     AssistantMessage,
+    Json,
     Message,
     SystemMessage,
     ToolCall,
@@ -26,6 +27,7 @@ from runtime_pack.messages import (
     history_fault,
 )
 from runtime_pack.records import StepRecord
+from runtime_pack.schema import Check, SchemaError, compile_schema
 from runtime_pack.state import SavedRun
 
 __all__ = (
@@ -105,6 +107,8 @@ _MOST_OUTPUT: Final = 10**9
 class TurnInput:
     """What a run starts from: the history so far and the tools that the model is offered.
 
+    With `output_schema`, of `type: object`, only a JSON text that fits it is an answer.
+
     Raises:
         ContractError: no message, a call without its result, two tools of one name, or a limit of
             output that is not a whole number from 1 to 10**9.
@@ -114,6 +118,8 @@ class TurnInput:
     tool_catalog: tuple[ToolSpec, ...] = attrs.field(default=(), converter=_spec_tuple)
     model: str | None = None
     max_output_tokens: int | None = None
+    output_schema: Mapping[str, Json] | None = None
+    _output_check: Check | None = attrs.field(init=False, default=None, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
         if not self.messages:
@@ -127,6 +133,26 @@ class TurnInput:
                 "max_output_tokens", f"{limit!r} is not a whole number from 1 to 10**9"
             )
         index_catalog(self.tool_catalog)
+        if self.output_schema is not None:
+            try:
+                check = compile_schema(self.output_schema)
+            except SchemaError as error:
+                raise ContractError("output_schema", str(error)) from error
+            object.__setattr__(self, "_output_check", check)
+
+    def output_fault(self, text: str) -> str | None:
+        """Why a text is no answer in the form of `output_schema`; None when it is, or none is asked."""
+        if self._output_check is None:
+            return None
+        try:
+            answer = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return "is not JSON"
+        faults = self._output_check(answer)
+        if not faults:
+            return None
+        first = faults[0]
+        return f"does not fit the schema ({clean_text(first.path)[:80] or '/'}: {first.problem})"
 
 
 @attrs.frozen(kw_only=True)
