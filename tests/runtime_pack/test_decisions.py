@@ -173,6 +173,26 @@ def test_a4_the_guard_itself_refuses_a_request_of_another_hand(field: str) -> No
     asyncio.run(scenario())
 
 
+def test_an_approval_is_for_the_tool_as_it_was_defined() -> None:
+    """Offered anew under its name, another definition does not run on the old approval."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        (request,) = (await stage.play(ONE)).requests
+        other = ToolShelf().add("t:gate", timeout_seconds=1.0)
+        inner = create_agent_runtime(model=stage.model, tools=other.tools)
+        offered = {spec.name: spec for spec in other.specs}
+        call = ToolCall(id="a", name="t:gate", arguments={"x": "1"})
+        admission = await stage.run.guard_runtime(inner).rule(
+            request.step, call, request, said(request), offered, ExecutionContext()
+        )
+
+        assert isinstance(admission, Refused)
+        assert admission.output.code == "UNKNOWN_TOOL"
+
+    asyncio.run(scenario())
+
+
 def test_a_run_saved_before_requests_were_sealed_is_taken_up() -> None:
     """Schema 1: its requests get their seal now, its words on earlier requests hold."""
 

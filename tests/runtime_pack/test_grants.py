@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
+import attrs
 import orjson
 import pytest
 from hypothesis import given, settings
@@ -19,18 +21,24 @@ from runtime_pack import (
     AuditLog,
     Completed,
     ContractError,
+    ExecutionContext,
     Grant,
     LoopResult,
     MemoryRunStore,
+    ModelPrice,
+    PriceTable,
     Seal,
     Suspended,
     TaskContract,
+    Turn,
+    Usage,
     UserMessage,
     parse_grant,
 )
 from runtime_pack.grants import GRANT_NOTICE, totals, without_grants
 from runtime_pack.ledger import Ledger, Limit, Limits
 from runtime_pack.loop.drive import WRAP_UP_NOTICE
+from runtime_pack.messages import Json
 from runtime_pack.testing import (
     Crash,
     CrashingRunStore,
@@ -57,8 +65,10 @@ def more(budget: str, amount: Any = 1, **options: Any) -> Grant:
     return Grant(budget, amount, "ann", "it is worth it", **options)
 
 
-def rehearsal(**contract: Any) -> Rehearsal:
+def rehearsal(*, prices: PriceTable | None = None, **contract: Any) -> Rehearsal:
     return Rehearsal(
+        prices=prices,
+        model_name=None if prices is None else "m",
         shelf=ToolShelf().add("t:echo").add("t:other"),
         contract=TaskContract(**contract),
         store=MemoryRunStore(Seal(KEY)),
@@ -347,3 +357,77 @@ def test_a_saved_ledger_without_its_grants_is_what_it_was(given_ones: list[Grant
     read = [parse_grant(orjson.loads(orjson.dumps(grant.to_json()))) for grant in given_ones]
     assert read == given_ones
     assert totals(read) == totals(given_ones)
+
+
+# ── money, tokens and a last moment ───────────────────────────────────────────────────────────
+
+TABLE: Final = PriceTable(models={"m": ModelPrice(input=Decimal(1), output=Decimal(10))})
+
+
+def spending(sent: int = 900, got: int = 100) -> Turn:
+    usage = Usage(input_tokens=sent, output_tokens=got)
+    turn: Turn = call()
+    return attrs.evolve(turn, usage=usage)
+
+
+@pytest.mark.parametrize(
+    ("contract", "budget", "enough", "too_little"),
+    [
+        ({"max_tokens": 3_000}, "tokens", 5_000, 1),
+        ({"max_cost": Decimal("0.005")}, "cost", Decimal("1.50"), Decimal("0.000001")),
+    ],
+)
+def test_tokens_and_money_can_be_raised(
+    contract: dict[str, Any], budget: str, enough: Any, too_little: Any
+) -> None:
+    """By what the next turn needs: with less of it the model is not asked."""
+
+    async def scenario() -> None:
+        stage = rehearsal(prices=TABLE, **contract)
+        stage.prepare([spending(), spending(), spending(), spending()])
+        first = await stage.start()
+        assert first.stop is not None
+        assert first.stop.shortfall is not None
+        assert first.stop.shortfall.budget == budget
+        stage.prepare([])
+        second = await stage.resume(first.run_id, grants=[more(budget, too_little)])
+        assert stop_code(second) == "budget_exhausted"
+        assert stage.model.requests == []
+        result = await stage.go_on(second, reply(), grants=[more(budget, enough)])
+
+        assert isinstance(result, Completed)
+        total = more(budget, enough).units + more(budget, too_little).units
+        limit = result.ledger.limits.counts[budget]
+        before = first.ledger.limits.counts[budget]
+        assert limit != UNLIMITED
+        assert before != UNLIMITED
+        assert limit - before == total
+
+    asyncio.run(scenario())
+
+
+def test_a_last_moment_can_be_moved() -> None:
+    """A run that was over by the clock has as long as it was given, counted from its old end."""
+
+    async def scenario() -> None:
+        clock = MovableClock()
+        stage = rehearsal(
+            expires_at=clock.now() + timedelta(hours=1), max_duration_seconds=UNLIMITED
+        )
+        stage.clock = clock
+
+        async def slow(context: ExecutionContext) -> Json:
+            clock.move(3600)
+            return "ok"
+
+        stage.shelf = ToolShelf().add("t:echo", does=slow)
+        first = await stage.play(call())
+        assert stop_code(first) == "budget_exhausted"
+        clock.move(60)
+        second = await stage.go_on(first, grants=[more("expires_at", 60)])
+        assert stop_code(second) == "budget_exhausted"
+        result = await stage.go_on(second, reply(), grants=[more("expires_at", 60)])
+
+        assert isinstance(result, Completed)
+
+    asyncio.run(scenario())

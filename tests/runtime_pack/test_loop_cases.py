@@ -341,7 +341,7 @@ def test_a24_a_deny_holds_for_every_kind_of_tool(name: str) -> None:
     assert codes(result) == ["POLICY_DENIED"]
 
 
-def test_a28_a_33_the_model_is_not_asked_while_a_call_is_pending() -> None:
+def test_a28_a33_the_model_is_not_asked_while_a_call_is_pending() -> None:
     """Resuming without a decision asks nobody; with one, the call runs before the model is asked."""
 
     async def scenario() -> None:

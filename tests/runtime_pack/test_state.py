@@ -599,7 +599,7 @@ def test_suspending_at_every_request_changes_nothing(
 
 
 @pytest.mark.parametrize("verdict", ["approve", "deny"])
-def test_a_new_process_gives_the_trace_of_not_suspending(tmp_path: Path, verdict: str) -> None:
+def test_a31_a_new_process_gives_the_trace_of_not_suspending(tmp_path: Path, verdict: str) -> None:
     """Property 5: suspend, bytes, a new interpreter, resume: the same history, steps and ledger."""
 
     class Now:
