@@ -391,3 +391,28 @@ def test_a_wide_layer_takes_the_exemption_away() -> None:
     assert isinstance(check_listed(EgressPolicy(allowlist=both), target), Deny)
     open_list = parse_allowlist(["10.0.0.0/8"]).intersect(parse_allowlist(["10.0.0.0/8"]))
     assert isinstance(check_listed(EgressPolicy(allowlist=open_list), target), Allow)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("https://b.test/", ("'https://b.test/'", "R15 scheme", "Write the host alone")),
+        ("10.0.0.1/8", ("'10.0.0.1/8'", "R15 cidr_host_bits", "Probably meant: 10.0.0.0/8")),
+        ("*.com", ("'*.com'", "R5 wildcard", "Write `*.example.org`")),
+        ("b.test:0", ("'b.test:0'", "R6 port", "1 to 65535")),
+        ("b.test/x", ("'b.test/x'", "R15 path", "not pages")),
+    ],
+)
+def test_a_refused_entry_is_told_in_words(entry: str, words: tuple[str, ...]) -> None:
+    """Which one, by which rule, what is wrong with it, and what to write instead."""
+    with pytest.raises(AllowlistError) as caught:
+        parse_allowlist(["a.test", entry])
+
+    for each in words:
+        assert each in str(caught.value)
+
+
+def test_a_list_that_is_none_is_told_without_an_entry() -> None:
+    """There is no entry to blame."""
+    with pytest.raises(AllowlistError, match=r"\Aallowlist is refused \[R15 not_a_list\]"):
+        parse_allowlist("a.test")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -76,6 +77,34 @@ def test_a_cut_stays_a_cut(by: str) -> None:
             await _shut(writer)
 
     asyncio.run(main())
+
+
+def test_a_full_bridge_lets_others_wait() -> None:
+    """As many pairs as the descriptor limit has room for; the next is served when one has ended."""
+
+    async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(1))
+        await reader.read(-1)
+        await _shut(writer)
+
+    async def main() -> None:
+        async with asyncio.timeout(20), _bridge(served) as port:
+            clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(12)]
+            for _, writer in clients:
+                writer.write(b"x")
+            answers = [asyncio.ensure_future(reader.readexactly(1)) for reader, _ in clients]
+            await asyncio.sleep(0.2)
+            assert 4 == sum(answer.done() for answer in answers)
+            for answer, (_, writer) in zip(answers, clients, strict=True):
+                assert b"x" == await answer
+                await _shut(writer)
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (130, hard))
+    try:
+        asyncio.run(main())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_what_has_ended_in_both_directions_is_closed() -> None:

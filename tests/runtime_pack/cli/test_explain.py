@@ -102,10 +102,12 @@ def test_what_a_person_reads(
         (["http://a.test/", "--allow", "*.a.test"], "Add the bare host"),
         (["http://127.1/"], "four decimal numbers"),
         (["http://a.test/", "--allow", "10.0.0.1/8"], "network that the message names"),
+        (["http://a.test/", "--allow", "a.test", "--allow", "http://c.test"], "'http://c.test' is refused [R15 scheme]"),
+        (["http://a.test/", "--allow", "http://c.test"], "Write the host alone"),
         (["http://a.test/", "--allow", "a.test"], "--answer"),
         (["--connect", "127.1:443"], "four decimal numbers"),
     ],
-)
+)  # fmt: skip
 def test_a_refusal_says_what_to_do(arguments: list[str], words: str, told: Explain) -> None:
     """The advice is the row of the reason in the tables of the documentation."""
     assert words in " ".join(told(*arguments).out.split())
