@@ -35,6 +35,7 @@ __all__ = (
     "history_fault",
     "message_from_json",
     "message_to_json",
+    "own_copy",
     "turn_fault",
 )
 
@@ -262,6 +263,11 @@ def clean_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def own_copy(encoded: bytes) -> bytes:
+    """The same bytes in as much memory as they need: an encoder's result keeps its 4 kB buffer."""
+    return bytes(memoryview(encoded))
 
 
 def history_fault(messages: Iterable[Message]) -> str | None:

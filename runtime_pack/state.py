@@ -34,7 +34,14 @@ from runtime_pack.machine import (
     Thinking,
     Waiting,
 )
-from runtime_pack.messages import Json, ToolCall, ToolMessage, message_from_json, message_to_json
+from runtime_pack.messages import (
+    Json,
+    ToolCall,
+    ToolMessage,
+    message_from_json,
+    message_to_json,
+    own_copy,
+)
 from runtime_pack.seal import Seal
 from runtime_pack.stores import DirectoryRunStore, MemoryRunStore, RunStore, SavedRun
 from runtime_pack.strictness import ApprovalClass
@@ -75,7 +82,7 @@ def chain_rows(chain: str, rows: Sequence[bytes]) -> str:
 def seal_head(body: Mapping[str, Json], seal: Seal) -> bytes:
     """The head as stored: canonical JSON and its tag."""
     content = orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
-    return orjson.dumps({"body": content.decode(), "tag": seal.tag(content)})
+    return own_copy(orjson.dumps({"body": content.decode(), "tag": seal.tag(content)}))
 
 
 def open_head(

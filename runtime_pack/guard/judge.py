@@ -27,7 +27,7 @@ from runtime_pack.guard.recall import Recall
 from runtime_pack.guard.task_run import Held, TaskRun
 from runtime_pack.ledger import UNLIMITED, Shortfall
 from runtime_pack.machine import Admission, Admitted, IngestedCall, Pending, Refused, refusal
-from runtime_pack.messages import Json, ToolCall, clean_text, frozen_arguments
+from runtime_pack.messages import Json, ToolCall, clean_text, frozen_arguments, own_copy
 from runtime_pack.policy import (
     PREDICATE_SECONDS,
     ApprovalClass,
@@ -604,6 +604,9 @@ def _held(
     tool: str, arguments: bytes, ready: bool, context: ExecutionContext | None = None
 ) -> Held:
     digest = f"sha256:{hashlib.sha256(arguments).hexdigest()}"
+    if not ready:
+        # It may wait for a person for days.
+        arguments = own_copy(arguments)
     return Held(tool=tool, arguments=arguments, args_sha256=digest, ready=ready, context=context)
 
 

@@ -27,6 +27,7 @@ from runtime_pack.messages import (
     UserMessage,
     message_from_json,
     message_to_json,
+    own_copy,
 )
 from runtime_pack.records import StepRecord
 from runtime_pack.seal import Seal
@@ -131,6 +132,11 @@ _ROWS: Final[Mapping[str, Callable[[Taken, Any], None]]] = {
     "grant": _take_grant,
     "compaction": _take_compaction,
 }
+
+
+def _encoded(body: Mapping[str, Json]) -> bytes:
+    """A row; a store in memory keeps it for as long as the run is parked."""
+    return own_copy(orjson.dumps(body))
 
 
 def _checked_revision(revision: object) -> int:
@@ -294,7 +300,7 @@ class Keeper:
 
     def _row(self, body: Mapping[str, Json]) -> None:
         if self.store is not None:
-            self._rows.append(orjson.dumps(body))
+            self._rows.append(_encoded(body))
 
     # ── saving ────────────────────────────────────────────────────────────────────────────────
 
@@ -346,7 +352,7 @@ class Keeper:
         ]
         if self.compaction is not None:
             bodies.append({"compaction": self.compaction.to_json()})
-        self._rows = [orjson.dumps(body) for body in bodies]
+        self._rows = [_encoded(body) for body in bodies]
         self.revision, self._steps_saved, self._row_count = 0, 0, 0
         self._chain, self._burned_saved = EMPTY_CHAIN, set()
         head, rows = self._snapshot(state, outcome, self.run.seal)
@@ -359,11 +365,11 @@ class Keeper:
         run = self.run
         # Records of calls in flight still change; they are saved when they have ended.
         while self._steps_saved < len(run.steps) and run.steps[self._steps_saved].ok is not None:
-            self._rows.append(orjson.dumps({"step": run.steps[self._steps_saved].to_json()}))
+            self._rows.append(_encoded({"step": run.steps[self._steps_saved].to_json()}))
             self._steps_saved += 1
         if len(run.burned) != len(self._burned_saved):
             fresh = sorted(run.burned - self._burned_saved)
-            self._rows.append(orjson.dumps({"burned": fresh}))
+            self._rows.append(_encoded({"burned": fresh}))
             self._burned_saved.update(fresh)
         rows = tuple(self._rows)
         self._rows.clear()

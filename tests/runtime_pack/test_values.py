@@ -50,6 +50,7 @@ from runtime_pack.messages import (
     clean_text,
     message_from_json,
     message_to_json,
+    own_copy,
 )
 from runtime_pack.policy import classify_call
 from runtime_pack.records import log_word
@@ -460,3 +461,12 @@ def test_the_words_of_a_tool_are_those_of_their_enums() -> None:
         ToolSpec(output_trust=word("high"), **fields)
     with pytest.raises(ContractError, match="effects"):
         ToolSpec(effects=word("none"), **fields)
+
+
+def test_what_is_kept_takes_as_much_memory_as_it_needs() -> None:
+    """The bytes are equal and of their own: not the encoder's object with its large buffer."""
+    encoded = orjson.dumps({"a": "b"})
+    kept = own_copy(encoded)
+
+    assert kept == encoded
+    assert kept is not encoded
