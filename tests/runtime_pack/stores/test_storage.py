@@ -327,6 +327,51 @@ def test_a_link_in_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
     assert b"precious" == target.read_bytes()
 
 
+# ── the order of writes ─────────────────────────────────────────────────────────────────────────
+
+
+@attrs.define
+class WatchedDisk(Disk):
+    """Notes what is done to which file."""
+
+    done: list[tuple[str, str]] = attrs.field(factory=list)
+
+    def _note(self, what: str, handle: int) -> None:
+        # Linux: what an open file is called.
+        self.done.append((what, Path(f"/proc/self/fd/{handle}").readlink().name))
+
+    def write(self, handle: int, block: bytes) -> None:
+        self._note("write", handle)
+        super().write(handle, block)
+
+    def sync(self, handle: int) -> None:
+        self._note("sync", handle)
+        super().sync(handle)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self.done.append(("replace", target.name))
+        super().replace(source, target)
+
+
+def test_what_a_head_speaks_of_is_on_the_disk_before_the_head_is(tmp_path: Path) -> None:
+    """A loss of power may keep any write back that was not waited for: rows, then draft, then name."""
+    disk = WatchedDisk()
+    store = DirectoryRunStore(tmp_path / "runs", seal=SEAL, disk=disk)
+    head = sealed("run-1", 1, ROWS, SEAL)
+    asyncio.run(store.commit("run-1", expected=0, head=head, rows=ROWS))
+
+    expected = [
+        ("sync", "runs"),
+        ("write", "rows.jsonl"),
+        ("sync", "rows.jsonl"),
+        ("write", ".head.json.draft"),
+        ("sync", ".head.json.draft"),
+        ("replace", "head.json"),
+        ("sync", "run-1"),
+    ]
+    assert expected == disk.done
+
+
 # ── a disk that fails ───────────────────────────────────────────────────────────────────────────
 
 
