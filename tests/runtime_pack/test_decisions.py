@@ -21,6 +21,7 @@ from runtime_pack import (
     LoopError,
     LoopResult,
     MemoryRunStore,
+    SavedRun,
     Seal,
     Suspended,
     TaskContract,
@@ -670,6 +671,49 @@ def test_a19_the_loser_of_a_race_has_no_effect_and_learns_what_was_decided(
         assert lost.stop.details["verdict"] == "approve"
         assert stage.shelf.calls == [("t:gate", {"x": "1"})]
         assert models[1].requests == []
+
+    asyncio.run(scenario())
+
+
+class PlainStore:
+    """A store of a host that has the port's methods and no more: nobody claims a run in it."""
+
+    def __init__(self) -> None:
+        self.inner = MemoryRunStore(Seal(KEY))
+        self.seal = self.inner.seal
+        self.commit = self.inner.commit
+
+    async def load(self, run_id: str) -> SavedRun:
+        saved = await self.inner.load(run_id)
+        await asyncio.sleep(0.01)
+        return saved
+
+
+@pytest.mark.parametrize(
+    ("verdict", "answer"), [("approve", "ALREADY_RESOLVED"), ("deny", "APPROVAL_CONFLICT")]
+)
+def test_a19_holds_in_a_store_without_claims(verdict: str, answer: str) -> None:
+    """The revision alone decides: of two first saves one is made, and the other is told."""
+
+    async def scenario() -> None:
+        store = PlainStore()
+        stage = rehearsal(store=store)
+        first = await stage.play(ONE)
+
+        async def attempt(word: str) -> LoopResult:
+            inner = create_agent_runtime(model=ScriptedModel([reply()]), tools=stage.shelf.tools)
+            return await resume_governed_agent_loop(
+                runtime=create_agent_task_run(stage.contract).guard_runtime(inner),
+                store=store,
+                run_id=first.run_id,
+                decisions=[said(first.requests[0], word)],
+            )
+
+        won, lost = await asyncio.gather(attempt("approve"), attempt(verdict))
+
+        assert isinstance(won, Completed)
+        assert code(lost) == answer
+        assert stage.shelf.ran == {"t:gate": 1}
 
     asyncio.run(scenario())
 

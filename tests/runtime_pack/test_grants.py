@@ -232,6 +232,22 @@ def test_a_grant_with_an_id_is_given_once() -> None:
     asyncio.run(scenario())
 
 
+def test_one_grant_brought_twice_at_once_is_given_once() -> None:
+    """By its id; two grants without one are two."""
+
+    async def scenario() -> None:
+        stage = rehearsal(max_steps=1, wrap_up=False)
+        first = await stage.play(call(), call())
+        grant = more("steps", 2, grant_id="g-1")
+        result = await stage.go_on(
+            first, reply(), grants=[grant, grant, more("steps"), more("steps")]
+        )
+
+        assert result.ledger.limits.counts["steps"] == 5
+
+    asyncio.run(scenario())
+
+
 def test_a_grant_is_kept_in_a_state_without_a_store() -> None:
     """The state in a result holds it too."""
 
@@ -390,6 +406,11 @@ def test_tokens_and_money_can_be_raised(
         assert first.stop.shortfall is not None
         assert first.stop.shortfall.budget == budget
         stage.prepare([])
+        assert stage.store is not None
+        saved = await stage.store.load(first.run_id)
+        # Something is left, and yet without a grant nothing is even tried.
+        await stage.resume(first.run_id)
+        assert saved == await stage.store.load(first.run_id)
         second = await stage.resume(first.run_id, grants=[more(budget, too_little)])
         assert stop_code(second) == "budget_exhausted"
         assert stage.model.requests == []

@@ -42,7 +42,7 @@ from runtime_pack.approvals import RememberScope
 from runtime_pack.errors import StateRefused
 from runtime_pack.labels import join
 from runtime_pack.messages import Json, ToolMessage
-from runtime_pack.remembered import Asked, Memory
+from runtime_pack.remembered import Asked, Denied, Memory
 from runtime_pack.seal import check_rule, seal_rule
 from runtime_pack.testing import (
     Crash,
@@ -638,6 +638,18 @@ def test_a_rule_holds_for_nothing_that_the_person_did_not_see(
     assert not attrs.evolve(rule, uses=1).holds(asked)
     assert not rule.holds(attrs.evolve(asked, run="other"))
     assert not rule.holds(attrs.evolve(asked, tool_sha256="e"))
+
+
+def test_what_was_said_first_is_what_later_calls_are_pointed_to() -> None:
+    """A second denial of the same call neither moves the pointer nor forgives repeats."""
+    memory = Memory()
+    memory.deny("t:1", Denied(request_id="first", decided_by="ann", reason=""))
+    memory.repeat("t:1", "t2")
+    memory.deny("t:1", Denied(request_id="second", decided_by="bob", reason=""))
+    denied = memory.repeat("t:1", "t3")
+
+    assert denied is not None
+    assert (denied.request_id, denied.repeats) == ("first", 2)
 
 
 def test_a_memory_survives_json() -> None:
