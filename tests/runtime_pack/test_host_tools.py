@@ -249,7 +249,9 @@ class Callee:
 
 
 @pytest.mark.parametrize(
-    "function", [_hiding, len, Callee(), functools.partial(_silent), 5], ids=str
+    "function",
+    [_hiding, len, Callee(), functools.partial(_silent), 5],
+    ids=["hides a coroutine", "built in", "callable", "partial", "a number"],
 )
 def test_what_is_no_function_is_refused(function: Any) -> None:
     """Wrappers that hide a coroutine, and things that are called otherwise."""
@@ -351,7 +353,7 @@ class Untold:
 @pytest.mark.parametrize(
     "given",
     [b"x", object(), float("nan"), [float("inf")], {1: 2}, Path("/etc"), 2**70, _looped(), Place],
-    ids=str,
+    ids=["bytes", "object", "nan", "inf", "keys", "path", "too large", "looped", "class"],
 )
 def test_what_is_not_json_is_a_tool_error_that_says_it_ran(given: Any) -> None:
     """No silent null for NaN, no path, no repr."""
