@@ -94,6 +94,13 @@ from runtime_pack.stores import (
 if TYPE_CHECKING:
     from egress import AddressPolicy
     from runtime_pack.host_tools import ToolFailure, catalog_tool
+    from runtime_pack.policy_file import (
+        CredentialSource,
+        PolicyFile,
+        PolicyFileRefused,
+        parse_policy,
+        read_policy,
+    )
     from runtime_pack.prices_genai import price_table_from_genai_prices
     from runtime_pack.shapes import Between, Sized
     from runtime_pack.stores.sqlite import SQLiteRunStore
@@ -117,6 +124,11 @@ if TYPE_CHECKING:
 
 # Loaded on first use: these bring in the web side, or a database.
 _LATER: Final = {
+    "CredentialSource": "runtime_pack.policy_file",
+    "PolicyFile": "runtime_pack.policy_file",
+    "PolicyFileRefused": "runtime_pack.policy_file",
+    "parse_policy": "runtime_pack.policy_file",
+    "read_policy": "runtime_pack.policy_file",
     "Branch": "runtime_pack.workflow",
     "BranchState": "runtime_pack.workflow",
     "BranchStatus": "runtime_pack.workflow",
@@ -175,6 +187,7 @@ __all__ = (
     "Confidentiality",
     "Continuation",
     "ContractError",
+    "CredentialSource",
     "Decision",
     "DirectoryRunStore",
     "Effects",
@@ -201,6 +214,8 @@ __all__ = (
     "ModelFault",
     "ModelPrice",
     "ModelRequestError",
+    "PolicyFile",
+    "PolicyFileRefused",
     "PolicyLayer",
     "PriceTable",
     "Remember",
@@ -257,7 +272,9 @@ __all__ = (
     "create_web_tool_runtime",
     "parse_decision",
     "parse_grant",
+    "parse_policy",
     "price_table_from_genai_prices",
+    "read_policy",
     "resume_governed_agent_loop",
     "resume_governed_agent_loop_sync",
     "resume_workflow",

@@ -50,6 +50,7 @@ __all__ = (
     "ApprovalClass",
     "ClassVerdict",
     "PolicyLayer",
+    "PolicyRef",
     "TaskContract",
     "ToolPolicy",
     "ToolRule",
@@ -372,6 +373,19 @@ def _task_entries(value: object) -> tuple[str, ...] | None:
     return _entries("task_allowlist", value)
 
 
+@attrs.frozen(kw_only=True)
+class PolicyRef:
+    """The policy file that a contract was made from, as it is named in events and saved runs."""
+
+    id: str
+    version: int
+    sha256: str
+
+    def to_json(self) -> dict[str, Json]:
+        """The reference in events."""
+        return {"id": self.id, "version": self.version, "sha256": self.sha256}
+
+
 _BATCHES: Final = ("prefix", "atomic")
 
 
@@ -401,6 +415,7 @@ class TaskContract:
         task_allowlist: the same for this task. A read needs an entry in each list and in the run's.
         approval_seconds: how long a request to a person stays open (72 hours by default).
         wrap_up: ask once more without tools when steps or turns run out.
+        policy: the file that this contract was made from; it enters events and saved runs.
 
     Raises:
         ContractError: a value is not a limit; the field is named.
@@ -427,6 +442,7 @@ class TaskContract:
     approval_seconds: SecondsLimit = 72 * 3600
     expires_at: datetime | None = None
     wrap_up: bool = True
+    policy: PolicyRef | None = None
 
     def __attrs_post_init__(self) -> None:
         parse_count("max_steps", self.max_steps)

@@ -25,6 +25,7 @@ _COMMANDS: Final = {
     "egress-proxy": "runtime_pack.cli.egress_proxy",
     "explain-url": "runtime_pack.cli.explain",
     "runs": "runtime_pack.cli.runs",
+    "policy": "runtime_pack.cli.policy",
     "verify": "runtime_pack.cli.verify",
 }
 _INTERRUPTED: Final = 130

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
+import attrs
 import click
 
 from egress import AddressPolicy, AllowlistError, ProxyRun
 from runtime_pack.cli._proxy_config import single_run
+from runtime_pack.cli.policy import egress_policy, policy_option
 
 __all__ = ("run_of", "run_options")
 
@@ -29,6 +31,7 @@ _OPTIONS: Final = (
     ),
     click.option("--allow-private-addresses", is_flag=True, help="Exempt every private address."),
     click.option("--https-only", is_flag=True, help="Refuse http."),
+    policy_option,
 )
 
 
@@ -45,6 +48,7 @@ def run_of(options: Mapping[str, Any], *, run: str, token: str) -> ProxyRun:
     Raises:
         click.UsageError: A value is not of its form.
     """
+    policy = egress_policy(options)
     try:
         address = AddressPolicy(
             allowed_hosts=options["hosts"],
@@ -53,7 +57,7 @@ def run_of(options: Mapping[str, Any], *, run: str, token: str) -> ProxyRun:
         )
     except AllowlistError as error:
         raise click.UsageError(str(error)) from error
-    return single_run(
+    made = single_run(
         run=run,
         task=options["task"],
         session=options["session"],
@@ -61,3 +65,4 @@ def run_of(options: Mapping[str, Any], *, run: str, token: str) -> ProxyRun:
         allow=options["entries"],
         address=address,
     )
+    return made if policy is None else attrs.evolve(made, policy=policy.egress())

@@ -18,7 +18,7 @@ import orjson
 from click.core import ParameterSource
 from rich.console import Console
 
-from egress import AllowlistError, parse_allowlist
+from egress import AddressPolicy, AllowlistError, parse_allowlist
 from runtime_pack.agent import create_agent_runtime
 from runtime_pack.approvals import ApprovalRequest, Decision, Verdict
 from runtime_pack.audit import AuditLog
@@ -29,6 +29,7 @@ from runtime_pack.cli._runs import EXIT_CODES, Driven, drive
 from runtime_pack.cli._show import result_json, show_answer, show_budgets, show_steps
 from runtime_pack.cli._state import StateFolder, open_state, state_option
 from runtime_pack.cli._text import exit_codes, note, say, say_json
+from runtime_pack.cli.policy import load_policy, policy_option
 from runtime_pack.errors import ContractError, StateRefused, StopCode
 from runtime_pack.events import Event, EventType
 from runtime_pack.guard import GuardedRuntime, create_agent_task_run
@@ -38,6 +39,7 @@ from runtime_pack.messages import Message, SystemMessage, UserMessage, clean_tex
 from runtime_pack.models import ExtractiveModel
 from runtime_pack.models.select import open_model
 from runtime_pack.policy import ApprovalClass, TaskContract, ToolPolicy, ToolRule
+from runtime_pack.policy_file import PolicyFile, parse_policy
 from runtime_pack.ports import Model
 from runtime_pack.web_catalog import READ_TOOL, build_web_tool_catalog, create_web_tool_runtime
 from web_tools.search import WebSearchProvider
@@ -54,6 +56,7 @@ _OF_THE_RUN: Final = (
     "max_seconds",
     "model",
     "model_allow",
+    "policy_path",
 )
 # For language models alone; the built-in one follows nothing.
 _INSTRUCTIONS: Final = (
@@ -87,6 +90,12 @@ class _Spec:
     # Notes of older runs lack these two.
     model: str = "extractive"
     model_allow: tuple[str, ...] = ()
+    # The text of the policy file that the run was started under: it is what the run stays under.
+    policy: str | None = None
+
+    def address(self) -> AddressPolicy:
+        """The address policy of the run."""
+        return AddressPolicy() if self.policy is None else parse_policy(self.policy).address
 
     def contract(self) -> TaskContract:
         """The contract of the run.
@@ -94,6 +103,8 @@ class _Spec:
         Raises:
             ContractError: a limit is not one.
         """
+        if self.policy is not None:
+            return parse_policy(self.policy).contract()
         # A run keeps the class of its reads; on resume --approve only answers what is pending.
         rule = ToolRule(
             tool=READ_TOOL,
@@ -172,6 +183,7 @@ _EXIT: Final = exit_codes(
     metavar="ENTRY",
     help="An address inside that the name of the model's server may lead to. Repeat it.",
 )
+@policy_option
 @click.option("--resume", "resume", metavar="RUN", help="Take up a saved run.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for machines.")
 @state_option
@@ -187,6 +199,7 @@ def command(
     approve: str | None,
     model: str,
     model_allow: tuple[str, ...],
+    policy_path: Path | None,
     resume: str | None,
     as_json: bool,
     state_dir: Path | None,
@@ -197,12 +210,13 @@ def command(
     """
     _refuse_contradictions(question, corpus, provider, resume)
     spec = None
+    policy = None if policy_path is None else _under_policy(policy_path)
     if question is not None:
         spec = _Spec(
             question=clean_text(question),
             corpus=None if corpus is None else clean_text(str(corpus.resolve())),
             provider=provider,
-            allow=_checked(allow),
+            allow=_checked(allow) if policy is None else policy.allow,
             port=0,
             approve=approve or "auto",
             max_steps=max_steps,
@@ -210,6 +224,7 @@ def command(
             max_seconds=max_seconds,
             model=model,
             model_allow=model_allow,
+            policy=None if policy is None else policy.text,
         )
         _refuse_bad_limits(spec)
     opened = None if spec is None else _opened(spec)
@@ -246,6 +261,16 @@ def take_up(state: StateFolder, run_id: str, *, as_json: bool, given_state_dir: 
     return run_interruptibly(asked.run)
 
 
+def _under_policy(path: Path) -> PolicyFile:
+    """The policy file, which decides what may be read, what is asked and what is spent."""
+    source = click.get_current_context().get_parameter_source
+    names = ("allow", "max_steps", "max_turns", "max_seconds", "approve")
+    given = {
+        f"--{name.replace('_', '-')}": source(name) is ParameterSource.COMMANDLINE for name in names
+    }
+    return load_policy(path, given)
+
+
 def _refuse_contradictions(
     question: str | None, corpus: Path | None, provider: str | None, resume: str | None
 ) -> None:
@@ -260,7 +285,7 @@ def _refuse_contradictions(
     source = click.get_current_context().get_parameter_source
     for name in _OF_THE_RUN:
         if resume is not None and source(name) is ParameterSource.COMMANDLINE:
-            option = f"--{name.replace('_', '-')}"
+            option = f"--{name.removesuffix('_path').replace('_', '-')}"
             raise click.UsageError(f"{option} belongs to the run and stays; leave it out")
 
 
@@ -384,7 +409,11 @@ class _Asked:
                 _save_spec(self.state, run.id, attrs.evolve(self.spec, port=port))
             base = create_agent_runtime(model=self.model)
             runtime = create_web_tool_runtime(
-                run.guard_runtime(base), provider=provider, allowlist=allow, emitter=_Told()
+                run.guard_runtime(base),
+                provider=provider,
+                allowlist=allow,
+                emitter=_Told(),
+                address_policy=self.spec.address(),
             )
             # The composition above puts the web tools inside the guard.
             if not isinstance(runtime, GuardedRuntime):

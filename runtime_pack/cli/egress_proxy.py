@@ -131,7 +131,15 @@ def _refuse_mixed(options: Mapping[str, Any]) -> None:
     """The file says everything of its runs: an option beside it would be for none of them."""
     given = [
         name
-        for name in ("entries", "task", "session", "token_file", "token_env", "hosts")
+        for name in (
+            "policy_path",
+            "entries",
+            "task",
+            "session",
+            "token_file",
+            "token_env",
+            "hosts",
+        )
         if options[name]
     ]
     given += [name for name in ("allow_private_addresses", "https_only") if options[name]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 import click
@@ -13,6 +14,7 @@ from egress.errors import UrlReason
 from egress.explain import Explanation, LayerVerdict, Outcome, Step, Verdict, explain_connect
 from egress.reasons import DENY_ROWS, URL_ROWS
 from runtime_pack.cli._text import exit_codes, say, say_json
+from runtime_pack.cli.policy import egress_policy, policy_option
 
 __all__ = ("command",)
 
@@ -76,6 +78,7 @@ _EXIT: Final = exit_codes(
 )
 @click.option("--allow-private-addresses", is_flag=True, help="Exempt every private address.")
 @click.option("--https-only", is_flag=True, help="Refuse http.")
+@policy_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for machines.")
 def command(
     *,
@@ -89,6 +92,7 @@ def command(
     hosts: tuple[str, ...],
     allow_private_addresses: bool,
     https_only: bool,
+    policy_path: Path | None,
     as_json: bool,
 ) -> int:
     """Say rule by rule whether a run with this allowlist may read URL, and which entry to add.
@@ -101,6 +105,15 @@ def command(
     if sni is not None and connect is None:
         raise click.UsageError("--sni belongs to --connect")
     lists = _lists(workspace=workspace, task=task, run=run)
+    file = egress_policy(
+        {
+            "policy_path": policy_path,
+            "entries": (*run, *task, *workspace),
+            "hosts": hosts,
+            "allow_private_addresses": allow_private_addresses,
+            "https_only": https_only,
+        }
+    )
     try:
         policy = AddressPolicy(
             allowed_hosts=frozenset(hosts),
@@ -109,6 +122,8 @@ def command(
         )
     except AllowlistError as error:
         raise click.UsageError(str(error)) from error
+    if file is not None:
+        lists, policy = file.lists if len(file.lists) > 1 else file.allow, file.address
     if connect is not None:
         told = explain_connect(
             connect, lists, answers or None, address_policy=policy, server_name=sni

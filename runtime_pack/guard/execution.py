@@ -208,7 +208,8 @@ class Execution:
         )
 
     def _announce(self, audit: AuditLog, record: StepRecord, subject: Subject) -> None:
-        audit.take(step_started(subject, record, self._run.policy_sha256))
+        run = self._run
+        audit.take(run.under_policy(step_started(subject, record, run.policy_sha256)))
         audit.flush()
 
     def _finish(

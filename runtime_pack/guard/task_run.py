@@ -223,6 +223,7 @@ class TaskRun:
         self.refused_in_a_row = contract.max_consecutive_refused
         self.allowlists = contract.allowlists
         self.policy_sha256 = contract.tool_policy.sha256
+        self.policy = None if contract.policy is None else contract.policy.to_json()
         self.held: dict[str, Held] = {}
         self.observer: Observer | None = None
         self.repeats = Repeats()
@@ -504,6 +505,7 @@ class TaskRun:
         Raises:
             AuditError: the log could not take it.
         """
+        event = self.under_policy(event)
         violation = event.type is EventType.SANDBOX_VIOLATION
         if violation:
             self.ledger.violations += 1
@@ -521,8 +523,14 @@ class TaskRun:
             AuditError: the log could not take it.
         """
         if self.audit is not None:
-            self.audit.append(event)
+            self.audit.append(self.under_policy(event))
             self.audit.flush()
+
+    def under_policy(self, event: Event) -> Event:
+        """The event with the policy file that its decision was made under, if there is one."""
+        if self.policy is None or event.decision is None:
+            return event
+        return attrs.evolve(event, decision={**event.decision, "policy": self.policy})
 
     def flush(self) -> None:
         """Write what was recorded to the file.

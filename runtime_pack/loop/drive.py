@@ -168,6 +168,8 @@ class Drive:
         }
         if run.prices_sha256 is not None:
             body["prices_sha256"] = run.prices_sha256
+        if run.policy is not None:
+            body["policy"] = run.policy
         event = Event(code=EventCode.RUN001O, subject=run.subject(), object=body)
         return await self._drive([event], None)
 

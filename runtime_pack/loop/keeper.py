@@ -395,6 +395,7 @@ class Keeper:
             "label": run.label.to_json(),
             "policy_sha256": run.policy_sha256,
             "input_checked": self.checked,
+            "policy": run.policy,
             "repeats": run.repeats.to_json(),
             "begun": dict(self.begun),
             "step_costs": dict(run.step_costs),

@@ -1,0 +1,103 @@
+"""`runtime-pack policy check FILE`: what a policy file says, or all that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from runtime_pack.cli._text import exit_codes, say, say_json
+from runtime_pack.messages import Json
+from runtime_pack.policy_file import PolicyFile, PolicyFileRefused, read_policy
+
+__all__ = ("command", "egress_policy", "load_policy", "policy_option")
+
+_EXIT: Final = exit_codes(
+    {0: "the file can be enforced", 1: "it cannot; each fault is told", 2: "wrong usage"}
+)
+
+policy_option = click.option(
+    "--policy",
+    "policy_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A policy file; it takes the place of the options that it decides.",
+)
+
+
+_LISTS: Final = {
+    "entries": "--allow",
+    "hosts": "--allowed-host",
+    "allow_private_addresses": "--allow-private-addresses",
+    "https_only": "--https-only",
+}
+
+
+def egress_policy(options: Mapping[str, Any]) -> PolicyFile | None:
+    """The policy file of a command that lets others out, if one is named.
+
+    Raises:
+        click.UsageError: it is refused, or something that it decides was given too.
+    """
+    path = options["policy_path"]
+    if path is None:
+        return None
+    return load_policy(path, {word: bool(options[name]) for name, word in _LISTS.items()})
+
+
+def load_policy(path: Path, given: Mapping[str, bool]) -> PolicyFile:
+    """The policy of *path*, for a command whose options *given* it decides.
+
+    Raises:
+        click.UsageError: one of them was given too, or the file is refused.
+    """
+    for option, is_given in given.items():
+        if is_given:
+            raise click.UsageError(f"{option} is decided by the policy file; leave it out")
+    try:
+        return read_policy(path)
+    except PolicyFileRefused as error:
+        told = "\n".join(f"  {fault}" for fault in error.faults)
+        raise click.UsageError(f"{path} is refused:\n{told}") from error
+
+
+@click.group("policy", short_help="Check a policy file.")
+def command() -> None:
+    """Policy files: what a task may read, call and spend."""
+
+
+@command.command("check", short_help="Say what a policy file says.", epilog=_EXIT)
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for machines.")
+def check(path: Path, *, as_json: bool) -> int:
+    """Read FILE as strictly as every command does, and say all that is wrong with it at once."""
+    try:
+        policy = read_policy(path)
+    except PolicyFileRefused as error:
+        if as_json:
+            faults: list[Json] = [{"path": f.path, "problem": f.problem} for f in error.faults]
+            say_json({"ok": False, "faults": faults})
+        else:
+            say("\n".join(f"{fault}" for fault in error.faults))
+        return 1
+    summary = _summary(policy)
+    if as_json:
+        say_json({"ok": True, **summary})
+    else:
+        say("\n".join(f"{key:<12} {value}" for key, value in summary.items()))
+    return 0
+
+
+def _summary(policy: PolicyFile) -> dict[str, Json]:
+    return {
+        "id": policy.id,
+        "version": policy.version,
+        "sha256": policy.sha256,
+        "allow": len(policy.allow),
+        "tools": len(policy.tool_policy.rules),
+        "budgets": ", ".join(sorted(policy.budgets)) or "the defaults",
+        "prices": "none" if policy.prices is None else policy.prices.sha256,
+        "credentials": ", ".join(sorted(policy.credentials)) or "none",
+    }

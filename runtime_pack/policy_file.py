@@ -1,0 +1,551 @@
+"""A policy file: what a task may read, call and spend, as TOML. Strict.
+
+A key that is not known, a value of another kind and an entry that cannot be enforced refuse the
+whole file, and all that is wrong with it is said at once, each with its place. Credentials stand in it by the
+name of a variable or a file, never as values. `sha256` is the digest of what the file says, not of
+how it is laid out; it enters the events and the saved state of every run under it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import orjson
+
+from egress import AddressPolicy, AllowlistError, EgressPolicy, layered_policy, parse_allowlist
+from runtime_pack.errors import ContractError
+from runtime_pack.messages import Json
+from runtime_pack.patterns import PatternRefused, safe_pattern
+from runtime_pack.policy import PolicyRef, TaskContract, ToolPolicy, ToolRule
+from runtime_pack.prices import ModelPrice, PriceTable
+
+__all__ = (
+    "CredentialSource",
+    "PolicyFault",
+    "PolicyFile",
+    "PolicyFileRefused",
+    "parse_policy",
+    "read_policy",
+)
+
+_MAX_FILE_BYTES: Final = 1 << 20
+_MAX_CREDENTIAL_BYTES: Final = 1 << 16
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_CREDENTIAL: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_POINTER: Final = re.compile(r"(/[^/]+)+\Z")
+
+_TOP: Final = frozenset(
+    {"id", "version", "allow", "workspace_allow", "task_allow", "address", "tools", "budgets"}
+    | {"prices", "credentials", "presets", "sinks"}
+)
+_ADDRESS: Final = frozenset({"allowed_hosts", "allow_private_addresses", "https_only"})
+_TOOL: Final = frozenset({"tool", "class", "reason", "label", "when"})
+_WHEN: Final = frozenset({"argument", "equals", "one_of", "matches"})
+_PRICES: Final = frozenset({"currency", "models", "tools"})
+_PRICE: Final = frozenset({"input", "output", "cached_input"})
+_SOURCE: Final = frozenset({"env", "file"})
+# What of a contract is no budget: the file says it elsewhere.
+_NOT_BUDGETS: Final = frozenset({"tool_policy", "workspace_allowlist", "task_allowlist", "policy"})
+_BUDGETS: Final = frozenset(f.name for f in attrs.fields(TaskContract)) - _NOT_BUDGETS
+_MONEY: Final = frozenset({"max_cost"})
+# None exists in this version: a name here would look as if it did something.
+_PRESETS: Final[frozenset[str]] = frozenset()
+_SINKS: Final[frozenset[str]] = frozenset()
+
+
+@attrs.frozen(kw_only=True)
+class PolicyFault:
+    """One thing wrong with the file: `path` is its place, such as `tools[0].when[1].matches`."""
+
+    path: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}"
+
+
+class PolicyFileRefused(ContractError):
+    """The file is not a policy; `faults` holds all that is wrong with it."""
+
+    def __init__(self, faults: tuple[PolicyFault, ...]) -> None:
+        super().__init__("policy file", "; ".join(map(str, faults)))
+        self.faults = faults
+
+
+@attrs.frozen(kw_only=True)
+class CredentialSource:
+    """Where a credential is: a variable of the environment, or a file whose first line it is."""
+
+    env: str | None = None
+    file: Path | None = None
+
+    def read(self) -> str:
+        """The credential.
+
+        Raises:
+            ContractError: there is none; the name of its place is said, never a value.
+        """
+        if self.env is not None:
+            value, where = os.environ.get(self.env, ""), f"variable {self.env}"
+        else:
+            value, where = self._first_line(), f"file {self.file}"
+        if not value:
+            raise ContractError("credentials", f"there is none in the {where}")
+        return value
+
+    def _first_line(self) -> str:
+        try:
+            with Path(self.file or "").open("rb") as file:
+                return file.read(_MAX_CREDENTIAL_BYTES).decode().partition("\n")[0].rstrip("\r")
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+
+@attrs.frozen(kw_only=True)
+class PolicyFile:
+    """What a file says; made by `read_policy`.
+
+    Attributes:
+        id: its name in events.
+        version: its number in events; raise it with each change.
+        allow: the run's list; an absent one allows nothing.
+        budgets: arguments of a `TaskContract`.
+        credentials: where each is, by name.
+        text: the file as it was read.
+    """
+
+    id: str
+    version: int
+    sha256: str
+    allow: tuple[str, ...] = ()
+    workspace_allow: tuple[str, ...] | None = None
+    task_allow: tuple[str, ...] | None = None
+    address: AddressPolicy = attrs.field(factory=AddressPolicy)
+    tool_policy: ToolPolicy = attrs.field(factory=ToolPolicy)
+    budgets: Mapping[str, Any] = attrs.field(factory=dict)
+    prices: PriceTable | None = None
+    credentials: Mapping[str, CredentialSource] = attrs.field(factory=dict)
+    text: str = attrs.field(default="", repr=False, eq=False)
+
+    def contract(self) -> TaskContract:
+        """The contract of a run under this policy."""
+        return TaskContract(
+            **self.budgets,
+            tool_policy=self.tool_policy,
+            workspace_allowlist=self.workspace_allow,
+            task_allowlist=self.task_allow,
+            policy=PolicyRef(id=self.id, version=self.version, sha256=self.sha256),
+        )
+
+    @property
+    def lists(self) -> Mapping[str, tuple[str, ...]]:
+        """The lists that have a say, by layer; the run's always has."""
+        named = {"workspace": self.workspace_allow, "task": self.task_allow, "run": self.allow}
+        return {name: entries for name, entries in named.items() if entries is not None}
+
+    def egress(self) -> EgressPolicy:
+        """All lists and the address policy, for code that fetches without a run."""
+        return layered_policy(self.lists, address=self.address)
+
+
+def read_policy(path: Path | str) -> PolicyFile:
+    """The policy of a file.
+
+    Raises:
+        PolicyFileRefused: it cannot be read, is no TOML, or something in it cannot be enforced.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            body = file.read(_MAX_FILE_BYTES + 1)
+        if len(body) > _MAX_FILE_BYTES:
+            raise _refused(str(path), f"is larger than {_MAX_FILE_BYTES} bytes")
+        return parse_policy(body.decode("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise _refused(str(path), f"cannot be read ({type(error).__name__})") from error
+
+
+def parse_policy(text: str) -> PolicyFile:
+    """The policy that a TOML text says.
+
+    Raises:
+        PolicyFileRefused: it is no TOML, or something in it cannot be enforced; all of it is named.
+    """
+    try:
+        body = tomllib.loads(text, parse_float=Decimal)
+        canonical = orjson.dumps(_plain(body), option=orjson.OPT_SORT_KEYS)
+    except tomllib.TOMLDecodeError as error:
+        raise _refused("/", f"is not TOML: {error}") from error
+    except (RecursionError, TypeError) as error:
+        raise _refused("/", f"is not of this form ({type(error).__name__})") from error
+    digest = f"sha256:{hashlib.sha256(canonical).hexdigest()}"
+    reader = _Reader()
+    policy = reader.policy(body, digest)
+    if reader.faults or policy is None:
+        raise PolicyFileRefused(tuple(reader.faults))
+    return attrs.evolve(policy, text=text)
+
+
+def _refused(path: str, problem: str) -> PolicyFileRefused:
+    return PolicyFileRefused((PolicyFault(path=path, problem=problem),))
+
+
+def _plain(value: Any) -> Json:
+    """The document as JSON, for its digest: equal numbers have equal text."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Decimal):
+        return {"decimal": f"{value.normalize():f}" if value.is_finite() else str(value)}
+    if isinstance(value, datetime | date | time):
+        return {"time": value.isoformat()}
+    return {"integer": str(value)} if type(value) is int else value
+
+
+# ── reading ───────────────────────────────────────────────────────────────────────────────────
+
+
+class _Reader:
+    """Reads the whole document and keeps every fault; a part that is wrong is left out."""
+
+    def __init__(self) -> None:
+        self.faults: list[PolicyFault] = []
+
+    def policy(self, body: dict[str, Any], digest: str) -> PolicyFile | None:
+        self._keys(body, _TOP, "")
+        fields: dict[str, Any] = {
+            "id": self._text(body, "id", "", _ID),
+            "version": self._version(body),
+            "sha256": digest,
+            "allow": self._hosts(body, "allow") or (),
+            "workspace_allow": self._hosts(body, "workspace_allow"),
+            "task_allow": self._hosts(body, "task_allow"),
+            "address": self._address(self._table(body, "address")),
+            "tool_policy": self._tools(body),
+            "budgets": self._budgets(self._table(body, "budgets")),
+            "prices": self._prices(self._table(body, "prices")) if "prices" in body else None,
+            "credentials": self._credentials(self._table(body, "credentials")),
+        }
+        self._known(body, "presets", _PRESETS)
+        self._known(body, "sinks", _SINKS)
+        if self.faults:
+            return None
+        policy = PolicyFile(**fields)
+        # What each part allows, the whole may not: limits are held against each other.
+        self._try("budgets", policy.contract)
+        return policy
+
+    def _fault(self, path: str, problem: str) -> None:
+        self.faults.append(PolicyFault(path=path or "/", problem=problem))
+
+    def _keys(self, body: Mapping[str, Any], known: frozenset[str], path: str) -> None:
+        for key in sorted(set(body) - known):
+            there = ", ".join(sorted(known)) or "none"
+            self._fault(_at(path, key), f"is no key here; there are: {there}")
+
+    def _try(self, path: str, make: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """What *make* gives; None when it refuses, with what it says as a fault."""
+        try:
+            return make(*given, **named)
+        except ContractError as error:
+            self._fault(path, error.problem)
+        except (AllowlistError, PatternRefused, TypeError, ValueError) as error:
+            self._fault(path, str(error))
+        return None
+
+    def _table(self, body: Mapping[str, Any], key: str) -> dict[str, Any]:
+        value = body.get(key, {})
+        if isinstance(value, dict):
+            return value
+        self._fault(key, "is a table")
+        return {}
+
+    def _text(
+        self, body: Mapping[str, Any], key: str, path: str, form: re.Pattern[str] | None = None
+    ) -> str:
+        value = body.get(key)
+        if isinstance(value, str) and (form is None or form.match(value)):
+            return value
+        missing = "is missing" if value is None else "is not a text of its form"
+        self._fault(_at(path, key), missing)
+        return ""
+
+    def _version(self, body: Mapping[str, Any]) -> int:
+        value = body.get("version")
+        if type(value) is int and value >= 1:
+            return value
+        self._fault("version", "is missing" if value is None else "is a whole number from 1")
+        return 0
+
+    def _hosts(self, body: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+        if key not in body:
+            return None
+        value = body[key]
+        if not isinstance(value, list):
+            self._fault(key, "is a list of entries")
+            return ()
+        for index, entry in enumerate(value):
+            self._try(f"{key}[{index}]", parse_allowlist, [entry])
+        return tuple(str(entry) for entry in value)
+
+    def _address(self, body: dict[str, Any]) -> AddressPolicy:
+        self._keys(body, _ADDRESS, "address")
+        for key, value in body.items():
+            if key in _ADDRESS:
+                self._try(f"address.{key}", _switch, key, value)
+        known = {key: value for key, value in body.items() if key in _ADDRESS}
+        return AddressPolicy() if self.faults else AddressPolicy(**known)
+
+    def _tools(self, body: Mapping[str, Any]) -> ToolPolicy:
+        value = body.get("tools", [])
+        if not isinstance(value, list):
+            self._fault("tools", "is a list of tables: write [[tools]]")
+            return ToolPolicy()
+        rules = [self._rule(each, f"tools[{index}]") for index, each in enumerate(value)]
+        return ToolPolicy(rule for rule in rules if rule is not None)
+
+    def _rule(self, body: Any, path: str) -> ToolRule | None:
+        if not isinstance(body, dict):
+            self._fault(path, "is a table")
+            return None
+        self._keys(body, _TOOL, path)
+        tool, word = self._text(body, "tool", path), self._text(body, "class", path)
+        reason = self._text(body, "reason", path) if "reason" in body else ""
+        conditions = self._conditions(body.get("when"), f"{path}.when") if "when" in body else None
+        if not tool or not word:
+            return None
+        rule: ToolRule | None = self._try(
+            path,
+            ToolRule,
+            tool=tool,
+            approval_class=word,
+            reason=reason,
+            when=None if conditions is None else _predicate(conditions),
+            when_label=body.get("label"),
+        )
+        return rule
+
+    def _conditions(self, value: Any, path: str) -> tuple[_Condition, ...]:
+        """All of which have to hold. An empty list would hold always, so it is refused."""
+        listed = value if isinstance(value, list) else [value]
+        if not listed:
+            self._fault(path, "is a condition, or a list of them, and not empty")
+        read = []
+        for index, each in enumerate(listed):
+            place = f"{path}[{index}]" if isinstance(value, list) else path
+            condition = self._condition(each, place)
+            if condition is not None:
+                read.append(condition)
+        return tuple(read)
+
+    def _condition(self, body: Any, path: str) -> _Condition | None:
+        if not isinstance(body, dict):
+            self._fault(path, "is a table")
+            return None
+        self._keys(body, _WHEN, path)
+        argument = self._text(body, "argument", path, _POINTER)
+        tests = [key for key in ("equals", "one_of", "matches") if key in body]
+        if len(tests) != 1:
+            self._fault(path, "has exactly one of equals, one_of, matches")
+            return None
+        (test,) = tests
+        wanted = self._try(f"{path}.{test}", _wanted, test, body[test])
+        return None if wanted is None or not argument else (argument, test, wanted)
+
+    def _budgets(self, body: dict[str, Any]) -> dict[str, Any]:
+        self._keys(body, _BUDGETS, "budgets")
+        read: dict[str, Any] = {}
+        for key in body.keys() & _BUDGETS:
+            value = self._try(f"budgets.{key}", _budget, key, body[key])
+            if value is not None:
+                read[key] = value
+        return read
+
+    def _prices(self, body: dict[str, Any]) -> PriceTable | None:
+        self._keys(body, _PRICES, "prices")
+        models: dict[str, ModelPrice] = {}
+        for name, row in self._part(body, "models").items():
+            path = f"prices.models.{name}"
+            if not isinstance(row, dict):
+                self._fault(path, "is a table with input and output")
+                continue
+            self._keys(row, _PRICE, path)
+            price = self._try(path, _model_price, row)
+            if price is not None:
+                models[name] = price
+        tools = {
+            name: self._try(f"prices.tools.{name}", _money, value)
+            for name, value in self._part(body, "tools").items()
+        }
+        given = {name: price for name, price in tools.items() if price is not None}
+        currency = body.get("currency", "USD")
+        table: PriceTable | None = self._try(
+            "prices", PriceTable, models=models, tools=given, currency=currency
+        )
+        return table
+
+    def _part(self, body: dict[str, Any], key: str) -> dict[str, Any]:
+        value = body.get(key, {})
+        if isinstance(value, dict):
+            return value
+        self._fault(f"prices.{key}", "is a table")
+        return {}
+
+    def _credentials(self, body: dict[str, Any]) -> dict[str, CredentialSource]:
+        read: dict[str, CredentialSource] = {}
+        for name, source in body.items():
+            path = f"credentials.{name}"
+            if not _CREDENTIAL.match(name):
+                self._fault(path, "is not the name of a credential")
+            elif not isinstance(source, dict):
+                self._fault(path, 'is a table: { env = "NAME" } or { file = "PATH" }, no value')
+            else:
+                self._keys(source, _SOURCE, path)
+                made = self._try(path, _source, source)
+                if made is not None:
+                    read[name] = made
+        return read
+
+    def _known(self, body: Mapping[str, Any], key: str, known: frozenset[str]) -> None:
+        value = body.get(key, [])
+        if not isinstance(value, list):
+            self._fault(key, "is a list of names")
+            return
+        for index, name in enumerate(value):
+            if name not in known:
+                there = ", ".join(sorted(known)) or "none"
+                self._fault(
+                    f"{key}[{index}]", f"does not exist in this version; there are: {there}"
+                )
+
+
+def _at(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _switch(key: str, value: object) -> None:
+    if key == "allowed_hosts" and not isinstance(value, list):
+        raise ValueError("is a list of hosts")
+    AddressPolicy(**{key: value})  # type: ignore[arg-type]
+
+
+def _budget(key: str, value: Any) -> Any:
+    """One budget, tried alone in a contract."""
+    if key in _MONEY and value != "unlimited":
+        value = _money(value)
+    elif isinstance(value, Decimal):
+        value = float(value)
+    TaskContract(**{key: value})
+    return value
+
+
+def _money(value: object) -> Decimal:
+    """An amount: a text, or a number as it is written; never through a binary float."""
+    if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
+        raise ValueError('is an amount, such as "0.25"')
+    try:
+        return Decimal(value)
+    except InvalidOperation:
+        raise ValueError(f"{value!r:.40} is not an amount") from None
+
+
+def _model_price(row: Mapping[str, object]) -> ModelPrice:
+    amounts = {key: _money(value) for key, value in row.items() if key in _PRICE}
+    if not {"input", "output"} <= amounts.keys():
+        raise ValueError("has a price for input and one for output")
+    return ModelPrice(**amounts)
+
+
+def _source(body: Mapping[str, object]) -> CredentialSource:
+    env, file = body.get("env"), body.get("file")
+    if (env is None) == (file is None):
+        raise ValueError("names either a variable (env) or a file")
+    if env is not None:
+        if not isinstance(env, str) or not _VARIABLE.match(env):
+            raise ValueError("env is the name of a variable")
+        return CredentialSource(env=env)
+    if not isinstance(file, str) or not Path(file).is_absolute():
+        raise ValueError("file is an absolute path")
+    return CredentialSource(file=Path(file))
+
+
+# ── conditions ────────────────────────────────────────────────────────────────────────────────
+
+# Where the argument is, which test, and what is wanted: plain values, so that the policy's digest tells
+# one condition from another.
+_Condition = tuple[str, str, Any]
+
+
+def _wanted(test: str, value: Any) -> Any:
+    if test == "matches":
+        if not isinstance(value, str):
+            raise ValueError("is a regular expression, as a text")
+        return safe_pattern(value)
+    options = value if test == "one_of" else [value]
+    if not isinstance(options, list) or not options:
+        raise ValueError("is a list with at least one value")
+    return tuple(_scalar(option) for option in options)
+
+
+def _scalar(value: object) -> str | int | float | bool:
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, str | bool | int):
+        return value
+    raise ValueError("is a text, a number, true or false")
+
+
+def _predicate(conditions: tuple[_Condition, ...]) -> Callable[[Mapping[str, Json]], bool]:
+    def applies(arguments: Mapping[str, Json]) -> bool:
+        return all(_holds(condition, arguments) for condition in conditions)
+
+    return applies
+
+
+_ABSENT: Final = object()
+_MAX_CHARACTERS: Final = 2048
+
+
+def _holds(condition: _Condition, arguments: Mapping[str, Json]) -> bool:
+    """Whether one argument is as it is wanted; one that is not there is not.
+
+    Raises:
+        ValueError: it cannot be said: a pattern for what is no text, or too long a text. The
+            rule is then not decided, and the call is denied.
+    """
+    pointer, test, wanted = condition
+    value = _found(arguments, pointer)
+    if value is _ABSENT:
+        return False
+    if test != "matches":
+        return any(_same(value, option) for option in wanted)
+    if not isinstance(value, str) or len(value) > _MAX_CHARACTERS:
+        raise ValueError("a pattern is held against a text of at most 2,048 characters")
+    return wanted.search(value) is not None
+
+
+def _found(arguments: Any, pointer: str) -> Any:
+    here = arguments
+    for step in pointer[1:].split("/"):
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(here, Mapping) and name in here:
+            here = here[name]
+        elif isinstance(here, list) and name.isascii() and name.isdigit() and int(name) < len(here):
+            here = here[int(name)]
+        else:
+            return _ABSENT
+    return here
+
+
+def _same(value: object, option: object) -> bool:
+    return isinstance(value, bool) == isinstance(option, bool) and value == option

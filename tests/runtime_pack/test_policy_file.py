@@ -1,0 +1,448 @@
+"""Policy files: strict, all faults at once, and in force where they say so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime_pack import (
+    AuditLog,
+    ContractError,
+    CredentialSource,
+    LoopResult,
+    MemoryRunStore,
+    PolicyFile,
+    PolicyFileRefused,
+    TurnInput,
+    UserMessage,
+    create_agent_runtime,
+    create_agent_task_run,
+    parse_policy,
+    read_policy,
+    run_governed_agent_loop,
+)
+from runtime_pack.cli import _group
+from runtime_pack.errors import CallCode
+from runtime_pack.patterns import PatternRefused, safe_pattern
+from runtime_pack.policy import classify_call
+from runtime_pack.testing import ScriptedModel, ToolShelf, calls, reply
+
+HEAD = 'id = "web"\nversion = 3\n'
+WHOLE = (
+    HEAD
+    + """
+allow = ["docs.example.org", "*.example.net:8443"]
+workspace_allow = ["docs.example.org"]
+
+[address]
+allowed_hosts = ["wiki.corp"]
+https_only = true
+
+[[tools]]
+tool = "web:read"
+class = "request_user"
+reason = "pages of the corporation"
+when = { argument = "/url", matches = "^https://[^/]*[.]corp/" }
+
+[[tools]]
+tool = "pay:*"
+class = "deny"
+label = "external"
+
+[[tools]]
+tool = "x"
+class = "notify"
+when = [{ argument = "/n", equals = 1 }, { argument = "/to/0", one_of = ["ann", true] }]
+
+[budgets]
+max_steps = 5
+max_turns = "unlimited"
+max_duration_seconds = 2.5
+per_tool = { "web:read" = 2 }
+
+[prices]
+currency = "EUR"
+models."gpt-x" = { input = "1.25", output = 10, cached_input = 0.125 }
+tools."room:book" = "0.02"
+
+[credentials]
+"search.apiKey" = { env = "SEARCH_KEY" }
+mail = { file = "/run/secrets/mail" }
+"""
+)
+
+
+def faults(text: str) -> dict[str, str]:
+    with pytest.raises(PolicyFileRefused) as caught:
+        parse_policy(text)
+    return {fault.path: fault.problem for fault in caught.value.faults}
+
+
+def test_a_file_says_everything_of_a_task() -> None:
+    """Lists, addresses, rules, budgets, prices, where credentials are."""
+    policy = parse_policy(WHOLE)
+
+    contract = policy.contract()
+    assert (contract.max_steps, contract.max_turns, contract.per_tool) == (
+        5, "unlimited", {"web:read": 2},
+    )  # fmt: skip
+    assert contract.workspace_allowlist == ("docs.example.org",)
+    assert contract.policy is not None
+    assert contract.policy.to_json() == {"id": "web", "version": 3, "sha256": policy.sha256}
+    assert policy.address.allowed_hosts == {"wiki.corp"}
+    assert policy.prices is not None
+    assert policy.prices.models["gpt-x"].cached_input == Decimal("0.125")
+    assert policy.credentials["search.apiKey"] == CredentialSource(env="SEARCH_KEY")
+    assert [layer.name for layer in policy.egress().layers] == ["workspace", "run"]
+
+
+def test_what_is_not_said_allows_nothing() -> None:
+    """An absent list is an empty one for the run, and no opinion for the others."""
+    policy = parse_policy(HEAD)
+
+    assert policy.allow == ()
+    assert policy.contract().workspace_allowlist is None
+    assert dict(policy.lists) == {"run": ()}
+
+
+FAULTS: dict[str, tuple[str, str]] = {
+    "no TOML": ("id = ", "/"),
+    "no id": ("version = 1", "id"),
+    "an id with a space": ('id = "a b"\nversion = 1', "id"),
+    "no version": ('id = "a"', "version"),
+    "version true": ('id = "a"\nversion = true', "version"),
+    "version 0": ('id = "a"\nversion = 0', "version"),
+    "an unknown key": (HEAD + "allw = []", "allw"),
+    "a list that is a text": (HEAD + 'allow = "a.b"', "allow"),
+    "a bad entry": (HEAD + 'allow = ["a.b", "https://x"]', "allow[1]"),
+    "an entry that is a number": (HEAD + "task_allow = [5]", "task_allow[0]"),
+    "an unknown key of address": (HEAD + "[address]\nhttps = true", "address.https"),
+    "a switch that is a text": (HEAD + '[address]\nhttps_only = "false"', "address.https_only"),
+    "hosts that are a text": (HEAD + '[address]\nallowed_hosts = "ab"', "address.allowed_hosts"),
+    "address is no table": (HEAD + "address = true", "address"),
+    "tools is a table": (HEAD + "[tools]\ntool = 'x'", "tools"),
+    "a tool is a text": (HEAD + "tools = ['x']", "tools[0]"),
+    "a rule without a tool": (HEAD + "tools = [{ class = 'deny' }]", "tools[0].tool"),
+    "a rule without a class": (HEAD + "tools = [{ tool = 'x' }]", "tools[0].class"),
+    "an unknown class": (HEAD + "tools = [{ tool = 'x', class = 'ask' }]", "tools[0]"),
+    "an unknown label": (HEAD + "tools = [{ tool = 'x', class = 'deny', label = 'bad' }]", "tools[0]"),
+    "an unknown key of a rule": (HEAD + "tools = [{ tool = 'x', class = 'deny', whem = 1 }]", "tools[0].whem"),
+    "a glob with a bracket": (HEAD + "tools = [{ tool = 'x[ab]', class = 'deny' }]", "tools[0]"),
+    "no condition": (HEAD + "tools = [{ tool = 'x', class = 'deny', when = [] }]", "tools[0].when"),
+    "a condition of nothing": (HEAD + "tools = [{ tool = 'x', class = 'deny', when = { argument = '/a' } }]", "tools[0].when"),
+    "a condition of two": (
+        HEAD + "tools = [{ tool = 'x', class = 'deny', when = [{ argument = '/a', equals = 1, matches = 'a' }] }]",
+        "tools[0].when[0]",
+    ),
+    "a condition of no argument": (
+        HEAD + "tools = [{ tool = 'x', class = 'deny', when = { argument = 'a', equals = 1 } }]",
+        "tools[0].when.argument",
+    ),
+    "a pattern that runs for ever": (
+        HEAD + "tools = [{ tool = 'x', class = 'deny', when = { argument = '/a', matches = '(a+)+b' } }]",
+        "tools[0].when.matches",
+    ),
+    "a condition on a table": (
+        HEAD + "tools = [{ tool = 'x', class = 'deny', when = { argument = '/a', equals = {} } }]",
+        "tools[0].when.equals",
+    ),
+    "one of nothing": (
+        HEAD + "tools = [{ tool = 'x', class = 'deny', when = { argument = '/a', one_of = [] } }]",
+        "tools[0].when.one_of",
+    ),
+    "an unknown budget": (HEAD + "[budgets]\nmax_stps = 1", "budgets.max_stps"),
+    "a budget below 0": (HEAD + "[budgets]\nmax_steps = -1", "budgets.max_steps"),
+    "a budget that is true": (HEAD + "[budgets]\nmax_steps = true", "budgets.max_steps"),
+    "a budget that is not a number": (HEAD + "[budgets]\nmax_duration_seconds = nan", "budgets.max_duration_seconds"),
+    "rules among the budgets": (HEAD + "[budgets]\ntool_policy = 1", "budgets.tool_policy"),
+    "an unknown key of prices": (HEAD + "[prices]\nmodel = 1", "prices.model"),
+    "a price without output": (HEAD + "[prices.models.m]\ninput = 1", "prices.models.m"),
+    "a price that is none": (HEAD + "[prices.models.m]\ninput = 'x'\noutput = 1", "prices.models.m"),
+    "a price below 0": (HEAD + "[prices.models.m]\ninput = -1\noutput = 1", "prices.models.m"),
+    "a price of a tool that is true": (HEAD + "[prices.tools]\nx = true", "prices.tools.x"),
+    "an unknown currency": (HEAD + "[prices]\ncurrency = 'euro'", "prices"),
+    "a credential's value": (HEAD + "[credentials]\nkey = 'sk-123'", "credentials.key"),
+    "a credential in a value key": (HEAD + "[credentials]\nkey = { value = 'sk-123' }", "credentials.key.value"),
+    "a credential in two places": (HEAD + "[credentials]\nkey = { env = 'A', file = '/b' }", "credentials.key"),
+    "a credential in a file nearby": (HEAD + "[credentials]\nkey = { file = 'b' }", "credentials.key"),
+    "a preset": (HEAD + "presets = ['strict']", "presets[0]"),
+    "a sink": (HEAD + "sinks = ['syslog']", "sinks[0]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "path"), FAULTS.values(), ids=FAULTS.keys())
+def test_what_cannot_be_enforced_refuses_the_file(text: str, path: str) -> None:
+    """With the place; what looks like a rule and is none would be worse than no file."""
+    told = faults(text)
+
+    assert path in told
+    assert "sk-123" not in str(told)
+
+
+def test_all_faults_are_told_at_once() -> None:
+    """Nobody mends a file fault by fault."""
+    text = "x = 1\nallow = ['https://a', '*']\n[budgets]\nmax_steps = -1\nmax_turns = 0.5\n"
+
+    assert set(faults(text)) == {
+        "x", "id", "version", "allow[0]", "allow[1]", "budgets.max_steps", "budgets.max_turns",
+    }  # fmt: skip
+
+
+def test_the_digest_is_of_what_the_file_says() -> None:
+    """Comments and order do not change it; a number, a list's order and a type do."""
+    one = parse_policy(HEAD + "allow = ['a.b', 'c.d']\n[budgets]\nmax_steps = 1\nmax_turns = 2")
+    same = parse_policy(
+        "# why\nversion = 3\nid = 'web'\nallow = [\n 'a.b',\n 'c.d']\n[budgets]\nmax_turns=2\nmax_steps=1"
+    )
+    others = [
+        parse_policy(HEAD + "allow = ['c.d', 'a.b']\n[budgets]\nmax_steps = 1\nmax_turns = 2"),
+        parse_policy(HEAD + "allow = ['a.b', 'c.d']\n[budgets]\nmax_steps = 1\nmax_turns = 3"),
+        parse_policy(HEAD + "[budgets]\nmax_duration_seconds = 1"),
+        parse_policy(HEAD + "[budgets]\nmax_duration_seconds = 1.5"),
+    ]
+
+    assert one.sha256 == same.sha256
+    assert len({policy.sha256 for policy in (one, *others)}) == 5
+
+
+@settings(max_examples=60)
+@given(st.text(max_size=80) | st.text("[]{}=\"'.,\n abtolsci1", max_size=80))
+def test_reading_is_total(text: str) -> None:
+    """A policy or a refusal with at least one fault, whatever the text."""
+    try:
+        told: object = parse_policy(HEAD + text)
+    except PolicyFileRefused as refused:
+        told = refused.faults
+
+    assert isinstance(told, PolicyFile) or (isinstance(told, tuple) and told)
+
+
+def test_a_deep_text_is_refused() -> None:
+    """Not a crash of the reader."""
+    assert faults(HEAD + "x = " + "[" * 5000 + "]" * 5000)
+
+
+@pytest.mark.parametrize("make", [lambda p: None, lambda p: p.mkdir(), lambda p: p.write_bytes(b"\xff"), lambda p: p.write_bytes(b"#" * (1 << 21))])  # fmt: skip
+def test_a_file_that_cannot_be_read_is_refused(make: Any, tmp_path: Path) -> None:
+    """Absent, a folder, no UTF-8, or too large."""
+    path = tmp_path / "policy.toml"
+    make(path)
+
+    with pytest.raises(PolicyFileRefused):
+        read_policy(path)
+
+
+# ── conditions ────────────────────────────────────────────────────────────────────────────────
+
+
+def verdict(condition: str, arguments: Any) -> str:
+    policy = parse_policy(
+        HEAD + f"tools = [{{ tool = 'x', class = 'request_user', when = {condition} }}]"
+    )
+    told = classify_call(policy.tool_policy.rules, "x", arguments)
+    return "error" if told.failed else str(told.approval_class)
+
+
+@pytest.mark.parametrize(
+    ("condition", "arguments", "told"),
+    [
+        ("{ argument = '/a', equals = 1 }", {"a": 1}, "request_user"),
+        ("{ argument = '/a', equals = 1 }", {"a": 1.0}, "request_user"),
+        ("{ argument = '/a', equals = 1 }", {"a": True}, "auto"),
+        ("{ argument = '/a', equals = true }", {"a": 1}, "auto"),
+        ("{ argument = '/a', equals = 1 }", {}, "auto"),
+        ("{ argument = '/a/b/1', equals = 'x' }", {"a": {"b": [0, "x"]}}, "request_user"),
+        ("{ argument = '/a/5', equals = 'x' }", {"a": ["x"]}, "auto"),
+        ("{ argument = '/a~1b', one_of = [1.5, 'x'] }", {"a/b": 1.5}, "request_user"),
+        ("[{ argument = '/a', equals = 1 }, { argument = '/b', equals = 1 }]", {"a": 1}, "auto"),
+        ("{ argument = '/a', matches = '^x' }", {"a": "xy"}, "request_user"),
+        ("{ argument = '/a', matches = '^x' }", {"a": "yx"}, "auto"),
+        ("{ argument = '/a', matches = '^x' }", {"a": ["xy"]}, "error"),
+        ("{ argument = '/a', matches = '^x' }", {"a": "y" * 3000}, "error"),
+    ],
+)
+def test_conditions_are_named_data(condition: str, arguments: Any, told: str) -> None:
+    """Equality without coercion, patterns on texts; what cannot be said denies."""
+    assert told == verdict(condition, arguments)
+
+
+def test_the_policy_digest_tells_conditions_apart() -> None:
+    """An approval under one pattern is none under another."""
+    digests = {
+        parse_policy(
+            HEAD
+            + f"tools = [{{ tool = 'x', class = 'deny', when = {{ argument = '/a', {test} }} }}]"
+        ).tool_policy.sha256
+        for test in (
+            "equals = 1",
+            "equals = true",
+            "equals = '1'",
+            "matches = '1'",
+            "matches = '2'",
+        )
+    }
+
+    assert len(digests) == 5
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(a+)+", "(a*)*b", "(ab|a)*", "(ab|cd)+", "(.*a){11}", "a*b*c*", r"(a)\1", "(?=a)", "(?<!a)b", "(", "a" * 513, "a{1,9999}", "((a?)+)*"],
+)  # fmt: skip
+def test_patterns_that_could_run_for_ever_are_refused(pattern: str) -> None:
+    """The text is the model's, and a page can write it."""
+    with pytest.raises(PatternRefused):
+        safe_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["^https://[^/]*[.]corp/", "(ann|bob)@", ".*x.*", "(a+)?b", "[0-9]{1,5}"]
+)
+def test_patterns_that_are_kept_are_quick(pattern: str) -> None:
+    """On the longest text that they are held against."""
+    compiled = safe_pattern(pattern)
+    begun = time.process_time()
+    for character in "ax/0":
+        compiled.search(character * 2048)
+
+    assert time.process_time() - begun < 2
+
+
+# ── in force ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_policy_is_in_the_events_and_in_the_state(tmp_path: Path) -> None:
+    """Its id, version and digest stand beside every decision, and in the saved head."""
+    policy = parse_policy(HEAD + "tools = [{ tool = 'b', class = 'deny' }]")
+    store, log = MemoryRunStore(), AuditLog(tmp_path / "log.jsonl")
+    shelf = ToolShelf().add("a").add("b")
+
+    async def main() -> LoopResult:
+        model = ScriptedModel([calls(("1", "a", "{}"), ("2", "b", "{}")), reply()])
+        run = create_agent_task_run(policy.contract(), audit=log)
+        return await run_governed_agent_loop(
+            runtime=run.guard_runtime(create_agent_runtime(model=model, tools=shelf.tools)),
+            execute_turn_input=TurnInput(
+                messages=[UserMessage(text="go")], tool_catalog=shelf.specs
+            ),
+            store=store,
+        )
+
+    result = asyncio.run(main())
+    log.close()
+
+    told = {"id": "web", "version": 3, "sha256": policy.sha256}
+    events = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    decided = [event["decision"]["policy"] for event in events if event.get("decision")]
+    assert decided == [told, told]
+    assert next(e for e in events if e["type"] == "run:started")["object"]["policy"] == told
+    assert policy.sha256.encode() in store._heads[result.run_id][1]
+    assert [step.code for step in result.steps if step.tool == "b"] == [CallCode.POLICY_DENIED]
+
+
+def test_a_credential_is_read_where_it_is(tmp_path: Path, monkeypatch: Any) -> None:
+    """The first line of a file, or a variable; what is missing is named without a value."""
+    path = tmp_path / "key"
+    path.write_text("sesame\nsecond\n")
+    monkeypatch.setenv("SEARCH_KEY", "open")
+
+    assert CredentialSource(file=path).read() == "sesame"
+    assert CredentialSource(env="SEARCH_KEY").read() == "open"
+    for source in (CredentialSource(env="NOT_SET"), CredentialSource(file=tmp_path / "none")):
+        with pytest.raises(ContractError, match="there is none"):
+            source.read()
+
+
+# ── the command ───────────────────────────────────────────────────────────────────────────────
+
+
+def command(*words: str) -> Result:
+    return CliRunner().invoke(_group, words, standalone_mode=False)
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> str:
+    path = tmp_path / "policy.toml"
+    path.write_text(WHOLE)
+    return str(path)
+
+
+def test_the_command_says_what_a_file_says(whole: str) -> None:
+    """For people and for machines."""
+    told = json.loads(command("policy", "check", whole, "--json").output)
+
+    assert told["ok"] is True
+    assert told["sha256"] == parse_policy(WHOLE).sha256
+    assert command("policy", "check", whole).return_value == 0
+
+
+def test_the_command_says_all_that_is_wrong(tmp_path: Path) -> None:
+    """One line a fault, and exit code 1."""
+    path = tmp_path / "policy.toml"
+    path.write_text("allow = ['https://a']")
+
+    people = command("policy", "check", str(path))
+    machines = json.loads(command("policy", "check", str(path), "--json").output)
+
+    assert people.return_value == 1
+    assert [line.partition(":")[0] for line in people.output.splitlines()] == [
+        "id", "version", "allow[0]",
+    ]  # fmt: skip
+    assert [fault["path"] for fault in machines["faults"]] == ["id", "version", "allow[0]"]
+
+
+def test_explain_url_reads_the_lists_of_a_file(whole: str) -> None:
+    """Every list has a say, and the address policy too."""
+    told = json.loads(
+        command("explain-url", "https://docs.example.org/", "--policy", whole, "--json").output
+    )
+    other = command("explain-url", "https://a.example.net:8443/", "--policy", whole)
+    plain = command("explain-url", "http://docs.example.org/", "--policy", whole)
+
+    assert told["verdict"] == "needs_answers"
+    assert other.return_value == 1
+    assert "workspace" in other.output
+    assert plain.return_value == 1
+    assert "https" in plain.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain-url", "https://a.b/", "--allow", "a.b"),
+        ("explain-url", "https://a.b/", "--https-only"),
+        ("ask", "x", "--allow", "a.b"),
+        ("ask", "x", "--max-steps", "3"),
+        ("ask", "x", "--approve", "auto"),
+        ("egress-proxy", "--allow", "a.b"),
+        ("confine", "--allow", "a.b"),
+    ],
+)
+def test_an_option_that_the_file_decides_is_refused(words: tuple[str, ...], whole: str) -> None:
+    """One of the two would be ignored."""
+    rest = ("--", "true") if words[0] == "confine" else ()
+    result = command(*words, "--policy", whole, *rest)
+
+    assert "decided by the policy file" in str(result.exception)
+
+
+def test_a_question_is_asked_under_the_policy(tmp_path: Path, monkeypatch: Any) -> None:
+    """Its budgets hold the run, and its digest is in the log of the run."""
+    path = tmp_path / "policy.toml"
+    path.write_text(HEAD + "[budgets]\nmax_steps = 1\n")
+    monkeypatch.setenv("RUNTIME_PACK_STATE", str(tmp_path / "state"))
+
+    result = command("ask", "What does the with statement do?", "--policy", str(path), "--json")
+
+    told = json.loads(result.output)
+    assert told["kind"] == "suspended"
+    assert parse_policy(path.read_text()).sha256 in Path(told["audit"]["path"]).read_text()
