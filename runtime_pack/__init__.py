@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from runtime_pack.prices_genai import price_table_from_genai_prices
     from runtime_pack.shapes import Between, Sized
     from runtime_pack.stores.sqlite import SQLiteRunStore
+    from runtime_pack.sub_agents import SubAgent, sub_agent_tool
     from runtime_pack.threads import Threads
     from runtime_pack.web_catalog import build_web_tool_catalog, create_web_tool_runtime, web_usage
     from runtime_pack.workflow import Branch, BranchState, BranchStatus, Continuation, Workflow
@@ -124,6 +125,8 @@ if TYPE_CHECKING:
 
 # Loaded on first use: these bring in the web side, or a database.
 _LATER: Final = {
+    "SubAgent": "runtime_pack.sub_agents",
+    "sub_agent_tool": "runtime_pack.sub_agents",
     "CredentialSource": "runtime_pack.policy_file",
     "PolicyFile": "runtime_pack.policy_file",
     "PolicyFileRefused": "runtime_pack.policy_file",
@@ -231,6 +234,7 @@ __all__ = (
     "Sized",
     "StepRecord",
     "StopCode",
+    "SubAgent",
     "Suspended",
     "SystemMessage",
     "TaskContract",
@@ -285,6 +289,7 @@ __all__ = (
     "stream_governed_agent_loop_sync",
     "stream_resumed_agent_loop",
     "stream_resumed_agent_loop_sync",
+    "sub_agent_tool",
     "verify_log",
     "web_usage",
 )

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime as dt
-import decimal
 import enum
 import functools
 import inspect
@@ -22,6 +21,7 @@ import types
 import typing
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final, overload
 
 import attrs
@@ -80,6 +80,10 @@ def catalog_tool(
     effects: Effects | str | None = None,
     idempotent: bool = False,
     approval_class: ApprovalClass | str = ApprovalClass.AUTO,
+    price: Decimal | None = None,
+    poll: bool = False,
+    cosmetic: Sequence[str] = (),
+    exclusive: bool = False,
     timeout_seconds: float = 60.0,
     output_trust: Integrity | str = Integrity.EXTERNAL,
     threads: Threads | None = None,
@@ -92,6 +96,10 @@ def catalog_tool(
     effects: Effects | str | None = None,
     idempotent: bool = False,
     approval_class: ApprovalClass | str = ApprovalClass.AUTO,
+    price: Decimal | None = None,
+    poll: bool = False,
+    cosmetic: Sequence[str] = (),
+    exclusive: bool = False,
     timeout_seconds: float = 60.0,
     output_trust: Integrity | str = Integrity.EXTERNAL,
     threads: Threads | None = None,
@@ -110,6 +118,10 @@ def catalog_tool(
         effects: what a second run of the same call would do; `once` when absent.
         idempotent: short for `effects="idempotent"`.
         approval_class: what the tool itself asks for; a policy can only ask for more.
+        price: what one call costs, for runs that count money.
+        poll: the tool is asked until something changes: its repeated calls run.
+        cosmetic: parameters that do not make a call another one, such as a note on why.
+        exclusive: no other call of the same response runs beside it.
         timeout_seconds: the longest one call may take.
         output_trust: `external` unless nobody else could have written what it returns.
         threads: where a function that is no coroutine runs; four threads of its own when absent.
@@ -122,6 +134,10 @@ def catalog_tool(
         "name": name,
         "effects": _effects(effects, idempotent=idempotent),
         "approval_class": approval_class,
+        "price": price,
+        "poll": poll,
+        "cosmetic": cosmetic,
+        "exclusive": exclusive,
         "timeout_seconds": timeout_seconds,
         "output_trust": output_trust,
     }
@@ -511,7 +527,7 @@ def _key(key: object) -> str:
 def _foreign(value: Any) -> Json:
     if isinstance(value, dt.datetime | dt.date | dt.time):
         return value.isoformat()
-    if isinstance(value, decimal.Decimal | uuid.UUID):
+    if isinstance(value, Decimal | uuid.UUID):
         return str(value)
     if not isinstance(value, type) and (attrs.has(type(value)) or dataclasses.is_dataclass(value)):
         return _as_json(_CONVERTER.unstructure(value))

@@ -19,6 +19,7 @@ import orjson
 from runtime_pack.approvals import Decision
 from runtime_pack.catalog import ToolSpec
 from runtime_pack.errors import ContractError, RunNotFound, StateRefused, StoreError
+from runtime_pack.grants import Grant
 from runtime_pack.guard import GuardedRuntime
 from runtime_pack.labels import Integrity, Label, join
 from runtime_pack.loop import (
@@ -153,6 +154,7 @@ async def resume_workflow(
     workflow_id: str,
     decisions: Mapping[str, Sequence[Decision]] | None = None,
     messages: Mapping[str, str] | None = None,
+    grants: Mapping[str, Sequence[Grant]] | None = None,
     clock: Clock | None = None,
     max_parallel: int = 4,
     sleep: Callable[[float], Awaitable[None]] | None = None,
@@ -171,6 +173,7 @@ async def resume_workflow(
         workflow_id: which workflow.
         decisions: what people said of requests, by the id of the run.
         messages: what people said to a run that handed over, by its id.
+        grants: what a run is given beyond its limits, by its id.
         clock: as for `run_workflow`.
         max_parallel: as for `run_workflow`.
         sleep: as for `run_workflow`.
@@ -186,7 +189,7 @@ async def resume_workflow(
     book = _Book(records, workflow, _checked_id(workflow_id))
     drive = _Drive(book, make_run, runs, clock, max_parallel, sleep)
     await book.load()
-    drive.take_up(decisions or {}, messages or {})
+    drive.take_up(decisions or {}, messages or {}, grants or {})
     return await drive.go()
 
 
@@ -298,11 +301,15 @@ class _Drive:
         self._again: list[str] = []
         self._decisions: Mapping[str, Sequence[Decision]] = {}
         self._messages: Mapping[str, str] = {}
+        self._grants: Mapping[str, Sequence[Grant]] = {}
         self._tasks: dict[str, asyncio.Task[_Ended]] = {}
         self._results: dict[str, LoopResult] = {}
 
     def take_up(
-        self, decisions: Mapping[str, Sequence[Decision]], messages: Mapping[str, str]
+        self,
+        decisions: Mapping[str, Sequence[Decision]],
+        messages: Mapping[str, str],
+        grants: Mapping[str, Sequence[Grant]],
     ) -> None:
         """Begin with the branches that have begun and can go on.
 
@@ -310,7 +317,7 @@ class _Drive:
             ContractError: words for a run that is none of them.
         """
         progress, now = self._book.progress, self._clock.now()
-        told, open_runs = decisions.keys() | messages.keys(), set()
+        told, open_runs = decisions.keys() | messages.keys() | grants.keys(), set()
         for branch in self._book.workflow.branches:
             state = progress.of(branch.name)
             if state.status not in {BranchStatus.RUNNING, BranchStatus.WAITING}:
@@ -321,7 +328,7 @@ class _Drive:
                 self._again.append(branch.name)
         for run_id in told - open_runs:
             raise ContractError("decisions", f"no open branch is the run {run_id[:80]!r}")
-        self._decisions, self._messages = dict(decisions), dict(messages)
+        self._decisions, self._messages, self._grants = decisions, messages, grants
 
     async def go(self) -> WorkflowResult:
         try:
@@ -432,6 +439,7 @@ class _Drive:
             run_id=run_id,
             decisions=self._decisions.get(run_id, ()),
             message=self._messages.get(run_id),
+            grants=self._grants.get(run_id, ()),
         )
 
     def _input(self, branch: Branch, made: BranchRun) -> TurnInput:

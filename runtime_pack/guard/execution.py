@@ -17,6 +17,7 @@ from runtime_pack.catalog import Citation, Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import AuditError, CallCode, ContractError, EmitterError
 from runtime_pack.events import Event, EventType
 from runtime_pack.guard.bounded import TimeUp, bounded
+from runtime_pack.guard.sub_runs import CallWaits
 from runtime_pack.guard.task_run import Held, TaskRun
 from runtime_pack.labels import Integrity, Label, join
 from runtime_pack.ledger import Shortfall
@@ -236,6 +237,9 @@ class Execution:
             return self._labelled(checked_output(given), spec)
         except (AuditError, EmitterError, KeyboardInterrupt, SystemExit, asyncio.CancelledError):
             raise
+        except CallWaits:
+            run.wait_for_people()
+            return CUT
         except TimeUp:
             return CUT if run.interrupt_now else _timed_out(seconds)
         # The host's code: a tool that raises is a tool error, never the end of the run.

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
+from runtime_pack.approvals import Decision
 from runtime_pack.audit.log import AuditLog
 from runtime_pack.audit.verify import LogHead
 from runtime_pack.catalog import ToolSpec
@@ -25,6 +26,7 @@ from runtime_pack.errors import ContractError, StopCode
 from runtime_pack.events import Event, EventType
 from runtime_pack.guard.meter import Meter
 from runtime_pack.guard.observer import Observer
+from runtime_pack.guard.sub_runs import SubRun
 from runtime_pack.kill_switch import KillSwitch
 from runtime_pack.labels import CLEAN
 from runtime_pack.ledger import (
@@ -225,6 +227,11 @@ class TaskRun:
         self.policy_sha256 = contract.tool_policy.sha256
         self.policy = None if contract.policy is None else contract.policy.to_json()
         self.held: dict[str, Held] = {}
+        # How many runs stand above this one, its sub-runs that are open by the step that each is,
+        # and what was decided about their requests.
+        self.depth = 0
+        self.sub_runs: dict[str, SubRun] = {}
+        self.brought: dict[str, Decision] = {}
         self.observer: Observer | None = None
         self.repeats = Repeats()
         self.memory = Memory()
@@ -288,6 +295,11 @@ class TaskRun:
         outcome = failure("run", StopCode.PAUSED, clean_text(reason))
         outcome = attrs.evolve(outcome, kind=OutcomeKind.SUSPENDED)
         self._interrupt(outcome, resumable=True, mode=mode)
+
+    def wait_for_people(self) -> None:
+        """Suspend the run after the step in hand: a sub-run asks. A cancelled run stays cancelled."""
+        outcome = Outcome(kind=OutcomeKind.APPROVAL_REQUIRED)
+        self._interrupt(outcome, resumable=True, mode="after_step")
 
     def _interrupt(self, outcome: Outcome, *, resumable: bool, mode: str) -> None:
         if mode not in _MODES:

@@ -187,7 +187,7 @@ class Drive:
             ContractError: a grant cannot be given to this run.
         """
         letters = await self.post.read()
-        given = (*self._posted(letters, abandon=abandon), *decisions)
+        given = (*self._posted(letters, abandon=abandon), *self._handed_down(decisions))
         problem = self._check(given, message, abandon=abandon)
         if problem is not None:
             return self._result(problem, None)
@@ -212,6 +212,17 @@ class Drive:
         if self.entered or not decisions:
             return result
         return await self._overtaken(result, decisions)
+
+    def _handed_down(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
+        """The decisions about this run's own calls; those about sub-runs wait for the sub-run."""
+        below = self._asked_below()
+        self.run.brought = {d.request_id: d for d in decisions if d.request_id in below}
+        return tuple(d for d in decisions if d.request_id not in below)
+
+    def _asked_below(self) -> dict[str, ApprovalRequest]:
+        """What sub-runs ask, by the id of the request."""
+        subs = self.run.sub_runs.values()
+        return {request.request_id: request for sub in subs for request in sub.requests}
 
     def _claimed(self) -> dict[str, Decision]:
         """The decisions that are in the saved run, or will be, and were not carried out yet."""
@@ -290,7 +301,7 @@ class Drive:
             problem = self._check_decision(decision, pending, words)
             if problem is not None:
                 return problem
-        if message is not None and pending and not abandon:
+        if message is not None and (pending or self.run.sub_runs) and not abandon:
             text = "calls wait for a person; decide them, or abandon them"
             return failure("approval", StopCode.PENDING_APPROVAL, text)
         return None
@@ -418,6 +429,7 @@ class Drive:
         self.keeper.append(UserMessage(text=clean_text(message)))
         self.run.repeats.clear()
         self.run.memory.forget_repeats()
+        self.run.sub_runs.clear()
         self.state = Thinking()
         return resume(self.state)
 
@@ -920,7 +932,7 @@ class Drive:
             ledger=self.run.view(),
             steps=tuple(self.run.steps),
             stop=outcome.stop,
-            requests=self._requests(),
+            requests=(*self._requests(), *self._asked_below().values()),
             state=state,
         )
 

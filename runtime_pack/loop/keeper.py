@@ -16,6 +16,7 @@ from runtime_pack.grants import Grant, parse_grant, totals, without_grants
 from runtime_pack.guard import AgentTaskRun
 from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.guard.inputs import judge_input
+from runtime_pack.guard.sub_runs import SubRun
 from runtime_pack.labels import join, parse_label
 from runtime_pack.ledger import read_counts
 from runtime_pack.machine import Outcome, State
@@ -205,6 +206,8 @@ class Keeper:
         # A run that an earlier version saved does not name them.
         run.lower_refusals(head.get("refusals") or {})
         run.held.clear()
+        open_ones = head.get("sub_runs") or {}
+        run.sub_runs = {str(step): SubRun.from_json(sub) for step, sub in open_ones.items()}
         run.steps[:], self._steps_saved = held.steps, len(held.steps)
         run.burned |= held.burned
         self._burned_saved = set(held.burned)
@@ -398,6 +401,7 @@ class Keeper:
             "policy": run.policy,
             "repeats": run.repeats.to_json(),
             "begun": dict(self.begun),
+            "sub_runs": {step: sub.to_json() for step, sub in run.sub_runs.items()},
             "step_costs": dict(run.step_costs),
             "prices_sha256": run.prices_sha256,
             "audit_head": None if run.head is None else str(run.head),

@@ -153,6 +153,23 @@ def test_the_defaults_are_the_careful_ones() -> None:
     assert noop.spec.approval_class is ApprovalClass.AUTO
 
 
+def test_the_other_words_of_a_tool_are_its_specs() -> None:
+    """Price, poll, cosmetic parameters and exclusive; a cosmetic one that is none is refused."""
+
+    def look(where: str, why: str = "") -> None:
+        """Look."""
+
+    spec = catalog_tool(price=decimal.Decimal("0.02"), poll=True, cosmetic=["why"], exclusive=True)(
+        look
+    ).spec
+
+    assert (spec.price, spec.poll, spec.cosmetic, spec.exclusive) == (
+        decimal.Decimal("0.02"), True, ("why",), True,
+    )  # fmt: skip
+    with pytest.raises(ContractError):
+        catalog_tool(cosmetic=["y"])(look)
+
+
 def test_a_tool_may_ask_for_a_person() -> None:
     """`approval_class` is the tool's own floor: the run suspends and nothing runs."""
     ran = []

@@ -27,6 +27,7 @@ from runtime_pack import (
     ContractError,
     Decision,
     ExecutionContext,
+    Grant,
     Integrity,
     Label,
     MemoryRunStore,
@@ -209,6 +210,7 @@ class Desk:
         self.begun = asyncio.Event()
         self.trust = options.pop("trust", "internal")
         self.frame = options.pop("frame", None)
+        self.contract = options.pop("contract", {})
 
     def make(self, one: Branch, run_id: str) -> BranchRun:
         how = self.how.get(one.name, "ok")
@@ -232,7 +234,9 @@ class Desk:
         )
         rules = [ToolRule(tool="work", approval_class="request_user")] if how == "ask" else []
         run = create_agent_task_run(
-            TaskContract(tool_policy=ToolPolicy(rules)), run_id=run_id, frame=self.frame
+            TaskContract(tool_policy=ToolPolicy(rules), **self.contract),
+            run_id=run_id,
+            frame=self.frame,
         )
         base = create_agent_runtime(
             model=Worker(self, one.name), tools=[CatalogTool(spec=spec, handler=work)]
@@ -548,6 +552,22 @@ def test_a_wrong_decision_leaves_the_branch_waiting() -> None:
     assert result.branches["a"].status is S.WAITING
     assert result.branches["a"].reason == "APPROVAL_NOT_FOUND"
     assert desk.ran["a"] == 0
+
+
+def test_a_branch_without_budget_goes_on_with_a_grant() -> None:
+    """By run, as decisions; until then it waits and asks no model."""
+    desk = Desk(contract={"max_steps": 0, "wrap_up": False, "max_consecutive_refused": 9})
+    plan = Workflow([branch("a")])
+    more = Grant("steps", 1, granted_by="me", reason="it is worth it")
+
+    async def main() -> list[WorkflowResult]:
+        first = await desk.run(plan)
+        return [first, await desk.resume(plan, grants={"w--a": [more]})]
+
+    first, done = asyncio.run(main())
+
+    assert first.branches["a"].reason == "budget_exhausted"
+    assert done.branches["a"].status is S.COMPLETED
 
 
 def test_a_run_that_handed_over_goes_on_with_a_message() -> None:

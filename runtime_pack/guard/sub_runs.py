@@ -1,0 +1,52 @@
+"""What a run knows of its sub-runs that are open, and how a call says that it waits for one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from runtime_pack.approvals import ApprovalRequest
+from runtime_pack.ledger import read_counts
+from runtime_pack.messages import Json
+
+__all__ = ("CallWaits", "SubRun")
+
+
+class CallWaits(Exception):
+    """A call cannot end before people have decided about the requests of a sub-run.
+
+    The guard suspends the run when the step in hand is over; the call is made again, under its own
+    step, when the run is taken up.
+    """
+
+
+@attrs.frozen(kw_only=True)
+class SubRun:
+    """A sub-run that has not ended: its id, what it holds of the parent's budgets, and what it asks."""
+
+    run_id: str
+    granted: Mapping[str, int]
+    requests: tuple[ApprovalRequest, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        """The stored form."""
+        return {
+            "run": self.run_id,
+            "granted": dict(self.granted),
+            "requests": [request.to_json() for request in self.requests],
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> SubRun:
+        """Read the stored form.
+
+        Raises:
+            KeyError, TypeError, ValueError: not of that form.
+        """
+        return cls(
+            run_id=str(value["run"]),
+            granted=read_counts(value["granted"]),
+            requests=tuple(ApprovalRequest.from_json(each) for each in value["requests"]),
+        )

@@ -1,0 +1,284 @@
+"""Sub-agents as tools: a call that is a run of its own, under a part of what its parent has left.
+
+The grant stands reserved in the parent from the first moment, and what is not used of it comes back.
+The child is held to the parent's lists and rules beside its own, writes to the same log, begins
+with the parent's label and gives its own back with its answer. What it asks people suspends the
+parent, with the child's requests; a decision on one of them resumes the child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import attrs
+
+from runtime_pack.approvals import Decision
+from runtime_pack.catalog import CatalogTool, Effects, Executed, ToolOutput, ToolSpec
+from runtime_pack.errors import CallCode, ContractError, RunNotFound
+from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
+from runtime_pack.guard.execution import exhausted
+from runtime_pack.guard.sub_runs import CallWaits, SubRun
+from runtime_pack.labels import Integrity
+from runtime_pack.ledger import Limits, Shortfall, read_counts
+from runtime_pack.ledger_carve import ChildLedger, adopt_child, carve
+from runtime_pack.loop import (
+    Completed,
+    LoopResult,
+    TurnInput,
+    resume_governed_agent_loop,
+    run_governed_agent_loop,
+)
+from runtime_pack.machine import refusal
+from runtime_pack.messages import Json, Message, SystemMessage, UserMessage
+from runtime_pack.policy import PolicyLayer, TaskContract, ToolPolicy
+from runtime_pack.ports import ExecutionContext
+from runtime_pack.state import RunStore, open_head
+from runtime_pack.strictness import ApprovalClass
+
+__all__ = ("MakeSubAgent", "SubAgent", "sub_agent_tool")
+
+_PARAMETERS: Final[Mapping[str, Json]] = {
+    "type": "object",
+    "properties": {
+        "task": {"type": "string", "minLength": 1, "description": "What the sub-agent is to do."}
+    },
+    "required": ["task"],
+    "additionalProperties": False,
+}
+
+
+@attrs.frozen(kw_only=True)
+class SubAgent:
+    """What the host makes for a child: the runtime that the child guards, and what it is offered."""
+
+    runtime: GuardedRuntime
+    tool_catalog: Sequence[ToolSpec] = ()
+    system: str | None = None
+    model: str | None = None
+
+
+MakeSubAgent = Callable[[AgentTaskRun], SubAgent]
+"""From the child's run to its runtime; called anew each time that the child is taken up."""
+
+
+def sub_agent_tool(
+    parent: AgentTaskRun,
+    *,
+    name: str,
+    description: str,
+    make: MakeSubAgent,
+    contract: TaskContract,
+    allowlist: Sequence[str],
+    store: RunStore | None = None,
+    max_depth: int = 2,
+    timeout_seconds: float = 3600.0,
+    approval_class: ApprovalClass | str = ApprovalClass.AUTO,
+) -> CatalogTool:
+    """A tool that runs a sub-agent.
+
+    Args:
+        parent: the run whose tool it is.
+        name: the tool's name.
+        description: what the model is told of it.
+        make: makes the child's runtime.
+        contract: what a child is granted of the parent's remainder; each budget that the parent has
+            and this does not name is 0. Its rules hold beside the parent's.
+        allowlist: the parent's list or a part of it, a layer beside the parent's own layers and
+            the list of the child's runtime. An empty one allows nothing.
+        store: where the parent is saved; without it a child that asks people ends as an error.
+        max_depth: how deep sub-agents may stand below the first run.
+        timeout_seconds: the longest one call may take.
+        approval_class: what has to happen before a sub-agent starts.
+
+    Raises:
+        ContractError: the name is not one, or `max_depth` is not a whole number from 1.
+    """
+    if type(max_depth) is not int or max_depth < 1:
+        raise ContractError("max_depth", "is a whole number from 1")
+    if isinstance(allowlist, str):
+        raise ContractError("allowlist", "is a list of entries")
+    spec = ToolSpec(
+        name=name,
+        description=description,
+        parameters=_PARAMETERS,
+        # Its answer has the label of what it read; its own words are the host's model's.
+        output_trust=Integrity.INTERNAL,
+        timeout_seconds=timeout_seconds,
+        # The same step is the same child: taken up, it goes on, and nothing is done twice.
+        effects=Effects.IDEMPOTENT,
+        approval_class=approval_class,
+    )
+    starter = _Starter(parent, name, make, contract, tuple(allowlist), store, max_depth)
+    return CatalogTool(spec=spec, handler=starter.call)
+
+
+@attrs.frozen
+class _Starter:
+    parent: AgentTaskRun
+    name: str
+    make: MakeSubAgent
+    contract: TaskContract
+    allowlist: tuple[str, ...]
+    store: RunStore | None
+    max_depth: int
+
+    async def call(
+        self, arguments: Mapping[str, Json], context: ExecutionContext
+    ) -> ToolOutput | Json:
+        """Run the child, or take it up.
+
+        Raises:
+            CallWaits: it waits for people.
+        """
+        parent = self.parent
+        if context.run != parent.id:
+            return refusal(CallCode.POLICY_DENIED, "This sub-agent belongs to another run.")
+        if parent.depth >= self.max_depth:
+            text = f"Sub-agents stand at most {self.max_depth} deep."
+            return refusal(CallCode.POLICY_DENIED, text)
+        child_id, step = _child_id(parent.id, context.step), context.step
+        saved = await self._saved(child_id)
+        ledger = self._ledger(saved, step)
+        if isinstance(ledger, Shortfall):
+            return exhausted(ledger)
+        earlier = parent.sub_runs.get(step)
+        granted = ledger.view(parent.clock.monotonic()).granted
+        parent.sub_runs[step] = SubRun(run_id=child_id, granted=granted)
+        is_open = False
+        try:
+            child = self._child(child_id, ledger)
+            result = await self._driven(child, str(arguments["task"]), context, earlier, saved)
+            is_open = bool(result.requests) and self.store is not None
+            if is_open:
+                waiting = SubRun(run_id=child_id, granted=granted, requests=result.requests)
+                parent.sub_runs[step] = waiting
+                raise CallWaits
+            return _output(result, child)
+        except asyncio.CancelledError:
+            # Paused, it is taken up with its parent; cancelled, or out of time, it is over.
+            is_open = parent.interrupt is not None and parent.interrupt_resumable
+            raise
+        finally:
+            if not is_open:
+                parent.sub_runs.pop(step, None)
+                ledger.close(parent.clock.monotonic())
+
+    async def _saved(self, child_id: str) -> Mapping[str, Any] | None:
+        """The head of the child, if it has begun.
+
+        Raises:
+            StoreError: the store could not be read, or what is in it is not authentic.
+        """
+        if self.store is None:
+            return None
+        try:
+            saved = await self.store.load(child_id)
+        except RunNotFound:
+            return None
+        return open_head(saved, self.store.seal)
+
+    def _ledger(self, saved: Mapping[str, Any] | None, step: str) -> ChildLedger | Shortfall:
+        """The child's account. What it holds of the parent's stands reserved there, once."""
+        parent, now = self.parent.ledger, self.parent.clock.monotonic()
+        if saved is None:
+            return carve(parent, self.contract.limits(), now=now)
+        account: Mapping[str, Json] = saved["ledger"]
+        if step in self.parent.sub_runs:
+            return adopt_child(parent, account)
+        # The parent was saved before it had reserved this.
+        granted = read_counts(account.get("granted", {}))
+        short = parent.reserve_amounts(granted)
+        if short is not None:
+            return short
+        child = ChildLedger(parent, Limits.from_json(account.get("limits")), granted)
+        child.restore(account)
+        return child
+
+    def _child(self, child_id: str, ledger: ChildLedger) -> AgentTaskRun:
+        parent = self.parent
+        child = create_agent_task_run(
+            attrs.evolve(self.contract, tool_policy=self._policy()),
+            task=f"{parent.task or parent.id} > {self.name}",
+            run_id=child_id,
+            approver=parent.approver,
+            emitter=parent.emitter,
+            audit=parent.audit,
+            clock=parent.clock,
+            frame=parent.frame,
+            seal=parent.seal,
+            chance=parent.chance,
+            kill_switch=parent.kill_switch,
+            prices=parent.prices,
+            ledger=ledger,
+        )
+        child.depth = parent.depth + 1
+        child.allowlists = (*parent.allowlists, (f"sub-agent {self.name}", self.allowlist))
+        return child
+
+    def _policy(self) -> ToolPolicy:
+        """The child's rules, and the parent's as a layer: what it is denied, its child is too."""
+        above, own = self.parent.contract.tool_policy, self.contract.tool_policy
+        layers = [*above.layers, PolicyLayer(f"parent-{self.parent.depth}", above.rules)]
+        named = {layer.name for layer in layers}
+        # Of two layers with one name, the child's stands under another one.
+        layers += [
+            layer if layer.name not in named else PolicyLayer(f"sub-{layer.name}"[:32], layer.rules)
+            for layer in own.layers
+        ]
+        return ToolPolicy(own.rules, layers)
+
+    async def _driven(
+        self,
+        child: AgentTaskRun,
+        task: str,
+        context: ExecutionContext,
+        earlier: SubRun | None,
+        saved: Mapping[str, Any] | None,
+    ) -> LoopResult:
+        made = self.make(child)
+        if not isinstance(made, SubAgent) or made.runtime.task_run is not child:
+            raise ContractError("make", "makes a SubAgent whose runtime the child guards")
+        if saved is None or self.store is None:
+            messages: list[Message] = [UserMessage(text=task, label=context.label)]
+            if made.system is not None:
+                messages.insert(0, SystemMessage(text=made.system))
+            given = TurnInput(messages=messages, tool_catalog=made.tool_catalog, model=made.model)
+            return await run_governed_agent_loop(
+                runtime=made.runtime, execute_turn_input=given, store=self.store
+            )
+        return await resume_governed_agent_loop(
+            runtime=made.runtime,
+            store=self.store,
+            run_id=child.id,
+            decisions=self._decisions(earlier),
+        )
+
+    def _decisions(self, earlier: SubRun | None) -> list[Decision]:
+        """What was brought to the parent about requests of this child."""
+        asked = [] if earlier is None else [request.request_id for request in earlier.requests]
+        brought = self.parent.brought
+        return [brought.pop(request_id) for request_id in asked if request_id in brought]
+
+
+def _child_id(parent_id: str, step: str) -> str:
+    """The same for the same step of the same run, so that a child is found again."""
+    digest = hashlib.sha256(f"{parent_id}\n{step}".encode()).hexdigest()[:16]
+    return f"{parent_id[:40]}-sub-{digest}"
+
+
+def _output(result: LoopResult, child: AgentTaskRun) -> ToolOutput:
+    """The child's answer with the child's label; how it failed, if it did."""
+    data: dict[str, Json] = {"run": child.id, "kind": str(result.kind), "text": result.text}
+    if isinstance(result, Completed):
+        return ToolOutput(ok=True, text=result.text, data=data, label=child.label)
+    code = None if result.stop is None else str(result.stop.code)
+    failed = refusal(
+        CallCode.TOOL_ERROR,
+        f"The sub-agent did not complete its task ({result.kind}).",
+        executed=Executed.YES,
+        details={"sub_run": child.id, "stop": code, "text": result.text},
+    )
+    return attrs.evolve(failed, label=child.label)
