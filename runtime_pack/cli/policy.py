@@ -60,7 +60,8 @@ def load_policy(path: Path, given: Mapping[str, bool]) -> PolicyFile:
         return read_policy(path)
     except PolicyFileRefused as error:
         told = "\n".join(f"  {fault}" for fault in error.faults)
-        raise click.UsageError(f"{path} is refused:\n{told}") from error
+        refused = f"{path} is refused:\n{told}"
+        raise click.BadParameter(refused, param_hint="--policy") from error
 
 
 @click.group("policy", short_help="Check a policy file.")

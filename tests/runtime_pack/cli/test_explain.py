@@ -148,7 +148,7 @@ def test_the_object_for_machines_is_the_library_s(
     ],
 )
 def test_wrong_usage_is_2(arguments: list[str], word: str, told: Explain) -> None:
-    """Neither both nor none of URL and tunnel; what is not built is not an option."""
+    """Neither both nor none of URL and tunnel, nor a policy file that is not there."""
     done = told(*arguments)
 
     assert (2, "") == (done.code, done.out)
