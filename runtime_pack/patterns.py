@@ -8,6 +8,8 @@ and more than two repeats without an end.
 from __future__ import annotations
 
 import re
+
+# The parser of `re` has no stubs; it is what says what a pattern means.
 from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any, Final
 

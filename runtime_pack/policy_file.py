@@ -436,6 +436,7 @@ def _at(path: str, key: str) -> str:
 def _switch(key: str, value: object) -> None:
     if key == "allowed_hosts" and not isinstance(value, list):
         raise ValueError("is a list of hosts")
+    # Called for what it refuses: a value of the wrong type is the case at hand.
     AddressPolicy(**{key: value})  # type: ignore[arg-type]
 
 
