@@ -1,13 +1,25 @@
 """The adapters' way to the network: one endpoint under the operator's policy, and the key with it."""
 
 import asyncio
+import datetime as dt
+import ipaddress
 import json
+import ssl
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import httpcore2
 import httpx2
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
+import runtime_pack
 from egress import AddressPolicy, EgressDenied, EgressPolicy, UrlRejected, parse_allowlist
 from runtime_pack import (
     ContractError,
@@ -19,7 +31,14 @@ from runtime_pack import (
     UserMessage,
 )
 from runtime_pack.messages import Transcript
-from runtime_pack.models._guarded_http import PLACEHOLDER, Endpoint, TooLarge, guarded_client
+from runtime_pack.models._guarded_http import (
+    PLACEHOLDER,
+    Endpoint,
+    GuardedTransport,
+    TooLarge,
+    _VettedBackend,
+    guarded_client,
+)
 from runtime_pack.models.openai_chat import OpenAIChatModel
 
 KEY = "sk-test-0123456789-abcdefghij"
@@ -310,3 +329,115 @@ def test_a_model_serves_several_loops_and_closes_each(wire: Any) -> None:
 
     assert [asyncio.run(turns()), asyncio.run(turns())] == ["yesyes", "yesyes"]
     assert not model._open
+
+
+def test_the_pool_is_dialled_for_the_endpoint_alone() -> None:
+    """Whatever the pool above would ask for, the dialler knows one host and one port."""
+    endpoint = Endpoint.at("http://127.0.0.1:1/v1", key=None, policy=None)
+    dialler = _VettedBackend(endpoint, Names())
+
+    for host, port in (("127.0.0.1", 2), ("127.0.0.2", 1), ("localhost", 1)):
+        with pytest.raises(httpcore2.ConnectError, match="not the endpoint"):
+            asyncio.run(dialler.connect_tcp(host, port))
+    with pytest.raises(httpcore2.ConnectError):
+        asyncio.run(dialler.connect_unix_socket("/run/model.sock"))
+
+
+def test_a_request_cannot_change_the_name_that_tls_verifies() -> None:
+    """An SDK may ask for another name in the handshake; the endpoint's is verified all the same."""
+    endpoint = Endpoint.at("https://api_x.example.com/v1", key=None, policy=None)
+    transport = GuardedTransport(endpoint, resolver=None, max_body_bytes=1)
+    request = httpx2.Request(
+        "POST", "https://api_x.example.com/v1", extensions={"sni_hostname": "elsewhere.example"}
+    )
+
+    assert list(transport._translated(request).extensions) == ["timeout"]
+
+
+@pytest.mark.loopback
+def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
+    """A server that anybody could have put there gets no request, and no key."""
+    heard: list[bytes] = []
+
+    async def main() -> None:
+        async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            heard.append(await reader.read(1))
+            writer.close()
+
+        server = await asyncio.start_server(listen, "127.0.0.1", 0, ssl=_self_signed(tmp_path))
+        port = server.sockets[0].getsockname()[1]
+        model = OpenAIChatModel("m", api_key=KEY, base_url=f"https://127.0.0.1:{port}/v1")
+        request = TurnRequest(messages=Transcript([UserMessage(text="hi")]), tools=())
+        try:
+            await model.execute_turn(request, ExecutionContext())
+        finally:
+            await model.aclose()
+            server.close()
+            await server.wait_closed()
+
+    with pytest.raises(ModelRequestError) as raised:
+        asyncio.run(main())
+    assert raised.value.fault is ModelFault.TRANSPORT
+    assert heard == []
+
+
+def _self_signed(folder: Path) -> ssl.SSLContext:
+    """A server's context with a certificate of its own making for 127.0.0.1."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = dt.datetime.now(dt.UTC)
+    loopback = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([loopback]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    chain = folder / "chain.pem"
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    stored = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+    chain.write_bytes(stored + certificate.public_bytes(pem))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(chain)
+    return context
+
+
+def test_no_sdk_traces_a_turn_on_its_own() -> None:
+    """Where the host traces, an SDK would make spans that can hold the conversation: it makes none."""
+    program = """
+import asyncio
+from opentelemetry import trace
+from runtime_pack import ExecutionContext, ModelRequestError, TurnRequest, UserMessage
+from runtime_pack.messages import Transcript
+from runtime_pack.models import AnthropicMessagesModel, OpenAIChatModel
+
+class Tracer(trace.NoOpTracer):
+    def start_span(self, name, *args, **named):
+        print(name)
+        return super().start_span(name, *args, **named)
+
+class Provider(trace.TracerProvider):
+    def get_tracer(self, *args, **named):
+        return Tracer()
+
+trace.set_tracer_provider(Provider())
+
+async def main(make):
+    model = make("m", base_url="http://127.0.0.1:1")
+    request = TurnRequest(messages=Transcript([UserMessage(text="hi")]), tools=())
+    try:
+        await model.execute_turn(request, ExecutionContext())
+    except ModelRequestError as error:
+        print(error.fault)
+    await model.aclose()
+
+asyncio.run(main(AnthropicMessagesModel))
+asyncio.run(main(OpenAIChatModel))
+"""
+    root = Path(runtime_pack.__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root
+    )
+
+    assert done.stdout.split() == ["transport", "transport"]

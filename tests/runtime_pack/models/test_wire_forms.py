@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -403,6 +403,24 @@ def test_whatever_body_a_provider_sends_is_a_turn_or_a_clear_error(value: Any) -
             assert isinstance(read(body, NO_NAMES), Turn)
         except OURS:
             continue
+
+
+def test_a_body_without_its_reason_to_end_was_cut() -> None:
+    """A response that does not say why it ends has not ended, whole as it looks."""
+    call = {"type": "tool_use", "id": "1", "name": "x", "input": {}}
+    events = MessageEvents()
+    events.add({"type": "message_start", "message": {"type": "message", "stop_reason": None}})
+    events.add({"type": "message_stop"})
+
+    readers: list[Callable[[], Turn]] = [
+        lambda: chat_turn({"choices": [{"message": {"content": "x"}}]}, NO_NAMES),
+        lambda: message_turn({"type": "message", "content": [call]}, NO_NAMES),
+        lambda: message_turn(events.body(), NO_NAMES),
+        lambda: response_turn({"status": "in_progress", "output": []}, NO_NAMES),
+    ]
+    for read in readers:
+        with pytest.raises(CutResponse):
+            read()
 
 
 def test_calls_promised_and_not_given_are_no_answer() -> None:
