@@ -174,6 +174,7 @@ FAULTS: dict[str, tuple[str, str]] = {
     "a credential in a value key": (HEAD + "[credentials]\nkey = { value = 'sk-123' }", "credentials.key.value"),
     "a credential in two places": (HEAD + "[credentials]\nkey = { env = 'A', file = '/b' }", "credentials.key"),
     "a credential in a file nearby": (HEAD + "[credentials]\nkey = { file = 'b' }", "credentials.key"),
+    "money without prices": (HEAD + "[budgets]\nmax_cost = '0.5'", "budgets.max_cost"),
     "a preset": (HEAD + "presets = ['strict']", "presets[0]"),
     "a sink": (HEAD + "sinks = ['syslog']", "sinks[0]"),
 }  # fmt: skip

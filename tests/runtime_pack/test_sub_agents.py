@@ -80,6 +80,7 @@ class Office:
         self.child_calls = child_calls
         self.nested = nested
         self.allowlist = allowlist
+        self.below = TaskContract(max_steps=1, max_turns=2)
         self.ran: Counter[str] = Counter()
         self.asked: Counter[str] = Counter()
         self.children: list[AgentTaskRun] = []
@@ -138,7 +139,7 @@ class Office:
             name="helper",
             description="Helps.",
             make=self._make,
-            contract=self.child_contract,
+            contract=self.child_contract if run.depth == 0 else self.below,
             allowlist=self.allowlist,
             store=self.store,
             max_depth=self.max_depth,
@@ -245,25 +246,14 @@ def test_b8_of_children_that_start_together_those_that_fit_are_admitted() -> Non
     assert_within_budget(result.ledger)
 
 
-def test_depth_is_limited() -> None:
-    """Two below the first run; the third is refused and its parent is told."""
-    office = Office(nested=True, child=TaskContract(max_steps=4, max_turns=6))
-    office.child_contract = TaskContract(max_steps=2, max_turns=3)
-    office.contract = TaskContract(max_steps=30, max_turns=30)
-
-    asyncio.run(office.start())
-
-    assert max(child.depth for child in office.children) <= 2
-    assert all(child.depth >= 1 for child in office.children)
-
-
-def test_a_child_at_the_limit_starts_no_other() -> None:
-    """With a depth of one, a child's own helper is refused and runs nothing."""
-    office = Office(nested=True, max_depth=1, child=TaskContract(max_steps=5, max_turns=5))
+@pytest.mark.parametrize(("max_depth", "depths"), [(1, [1]), (2, [1, 2])])
+def test_depth_is_limited(max_depth: int, depths: list[int]) -> None:
+    """Where budgets would allow one more: it is refused, its parent is told and goes on."""
+    office = Office(nested=True, max_depth=max_depth, child=TaskContract(max_steps=5, max_turns=6))
 
     result = asyncio.run(office.start())
 
-    assert [child.depth for child in office.children] == [1]
+    assert [child.depth for child in office.children] == depths
     assert result.kind == "completed"
 
 

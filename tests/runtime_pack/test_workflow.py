@@ -47,7 +47,14 @@ from runtime_pack import (
     resume_workflow,
     run_workflow,
 )
-from runtime_pack.errors import RunConflict, RunNotFound, StateRefused
+from runtime_pack.errors import (
+    ModelFault,
+    ModelRequestError,
+    RunConflict,
+    RunNotFound,
+    StateRefused,
+)
+from runtime_pack.ports import SystemClock
 from runtime_pack.stores import RunStore
 from runtime_pack.testing import Crash, CrashingRunStore, MovableClock, calls, escalate, reply
 from runtime_pack.workflow import BranchState, Continuation, Progress, next_transition
@@ -287,9 +294,9 @@ def test_the_label_of_a_dependency_reaches_a_run_that_reads_nothing_itself() -> 
     seen = []
 
     def make(one: Branch, run_id: str) -> BranchRun:
-        made = desk.make(one, run_id)
         if one.name == "b":
             desk.trust = "internal"
+        made = desk.make(one, run_id)
         seen.append((one.name, made.runtime.task_run))
         return made
 
@@ -429,6 +436,53 @@ def test_a_driver_that_may_sleep_waits_itself() -> None:
 
     assert result.status is WorkflowStatus.COMPLETED
     assert slept == [300.0]
+
+
+def test_a_branch_wakes_while_another_one_runs() -> None:
+    """The drive looks at the clock although nothing has ended."""
+    desk = Desk()
+    clock = SystemClock()
+    plan = Workflow([branch("a"), branch("b", wake_at=clock.now() + timedelta(seconds=0.05))])
+
+    async def main() -> WorkflowResult:
+        gate = desk.gates["a"] = asyncio.Event()
+
+        def make(one: Branch, run_id: str) -> BranchRun:
+            if one.name == "b":
+                gate.set()
+            return desk.make(one, run_id)
+
+        return await run_workflow(plan, make_run=make, records=desk.records, runs=desk.runs)
+
+    assert asyncio.run(main()).status is WorkflowStatus.COMPLETED
+
+
+@pytest.mark.parametrize(("year", "wakes"), [(2000, True), (2200, False)])
+def test_a_run_that_a_provider_holds_off_goes_on_at_its_time(year: int, wakes: bool) -> None:
+    """By itself; a time that is over by the workflow's clock and not by the run's is no loop."""
+    desk = Desk()
+    desk.clock = MovableClock(START.replace(year=year))
+
+    class Busy:
+        async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
+            raise ModelRequestError(
+                fault=ModelFault.RATE_LIMITED, message="busy", retry_after_seconds=7200
+            )
+
+    def make(one: Branch, run_id: str) -> BranchRun:
+        del one
+        run = create_agent_task_run(TaskContract(), run_id=run_id)
+        return BranchRun(runtime=run.guard_runtime(create_agent_runtime(model=Busy())))
+
+    result = asyncio.run(
+        run_workflow(
+            Workflow([branch("a")]),
+            make_run=make, records=desk.records, runs=desk.runs, clock=desk.clock,
+        )
+    )  # fmt: skip
+
+    assert result.branches["a"].status is S.WAITING
+    assert (result.wake_at is not None) == wakes
 
 
 def test_no_more_branches_run_at_once_than_allowed() -> None:
