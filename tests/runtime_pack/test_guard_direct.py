@@ -120,7 +120,10 @@ def test_a_direct_call_that_needs_a_person_is_decided_now_or_refused() -> None:
     run, runtime = guarded(shelf, contract, approver=approver)
 
     assert call(runtime, "t:echo").code == "DENIED_BY_PERSON"
-    assert call(runtime, "t:echo").ok
+    # The same call is denied from memory, as that of a model is; another one is asked about.
+    assert call(runtime, "t:echo").code == "DENIED_BY_PERSON"
+    assert call(runtime, "t:echo", {"x": "1"}).ok
+    approver.assert_used_up()
     assert shelf.ran["t:echo"] == 1
     assert run.view().reserved == {}
 
