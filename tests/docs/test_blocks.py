@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from runtime_pack import parse_policy
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     ROOT / "README.md",
@@ -97,13 +99,19 @@ def _import_root() -> str:
 
 
 def test_every_block_is_of_a_kind_that_is_checked() -> None:
-    """A block is Python or shell, which run, or a drawing in text: nothing else escapes."""
+    """A block is Python or shell, which run, a policy file, or a drawing in text: nothing escapes."""
     languages = {m["language"] for page in PAGES for m in _BLOCK.finditer(page.read_text())}
 
-    assert languages <= {"python", "sh", "text"}
+    assert languages <= {"python", "sh", "text", "toml"}
     assert sum(page.read_text().count("```") for page in PAGES) == 2 * sum(
         len(_BLOCK.findall(page.read_text())) for page in PAGES
     )
+
+
+@pytest.mark.parametrize("body", _blocks("toml").values(), ids=_blocks("toml").keys())
+def test_toml_blocks_are_policy_files(body: str) -> None:
+    """Read as strictly as those of a user."""
+    assert parse_policy(body).contract().policy is not None
 
 
 @pytest.mark.loopback
