@@ -230,7 +230,7 @@ def test_two_signals_at_once_are_an_interruption(tmp_path: Path) -> None:
                 process.send_signal(signal.SIGINT)
             stopped = await finish(process)
             site.pages["/bears"] = PAGE
-            (folder,) = (state / "runs").iterdir()
+            (folder,) = (state / "runs").glob("run-*")
             again = ("ask", "--resume", folder.name, "--json")
             return stopped, await run(*again, state=state, folders=[tmp_path])
 
