@@ -93,7 +93,7 @@ class Proxy(Protocol):
         ...
 
     def known(self, connection: Connection) -> None:
-        """It has shown its token."""
+        """It works for a run from now on, and is counted there."""
 
     def is_crowded(self, runner: Runner) -> bool:
         """Whether it would take a place that is kept for other runs."""
@@ -356,11 +356,11 @@ class Connection:
         runner = self._proxy.runner_of(request.credentials)
         if runner is None:
             self._refuse(407, "credentials", Outcome.UNAUTHENTICATED, request)
-        self._proxy.known(self)
         refusal = runner.refusal() or ("max_open" if self._proxy.is_crowded(runner) else None)
         self._runner, self._request = runner, request
         if refusal is not None:
             self._refuse(429, refusal, Outcome.LIMITED, request)
+        self._proxy.known(self)
         runner.open.add(self)
         self._watch()
         if not runner.spend(self.bytes_up):

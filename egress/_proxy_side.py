@@ -50,7 +50,7 @@ class Side(asyncio.Protocol):
         "_owner",
         "_paused",
         "_peer",
-        "_waiter",
+        "_waiters",
         "buffer",
         "cut",
         "ended",
@@ -69,7 +69,7 @@ class Side(asyncio.Protocol):
         self._paused = False
         self._blocked = False
         self._discarding = False
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiters: set[asyncio.Future[None]] = set()
 
     # ── what asyncio calls ────────────────────────────────────────────────────────────────────
 
@@ -223,12 +223,14 @@ class Side(asyncio.Protocol):
             self.transport.resume_reading()
 
     async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
         try:
-            await self._waiter
+            await waiter
         finally:
-            self._waiter = None
+            self._waiters.discard(waiter)
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)

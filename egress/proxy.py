@@ -73,8 +73,8 @@ class EgressProxy:
         resolver: Answers names; by default the operating system's, with a share for each run.
         dialer: Opens connections.
         max_open: Client connections at one time, of all runs and of strangers, and fewer where
-            the descriptor limit has no room for two sockets each. At the limit whoever has waited
-            longest without a token makes room, and else the new one is closed at once; no run
+            the descriptor limit has no room for two sockets each. At the limit whoever has been there
+            longest and works for no run makes room, and else the new one is closed at once; no run
             takes the last places that others have not used.
         head_seconds: For a client to send its request head, once it is connected.
         observer_seconds: For the observer to record one denial; then it has failed.
@@ -246,7 +246,7 @@ class EgressProxy:
         return True
 
     def _make_room(self) -> bool:
-        """Ends whoever has been here longest and has shown no token."""
+        """Ends whoever has been here longest and works for no run."""
         oldest = next(iter(self._strangers), None)
         if oldest is None:
             return False
@@ -267,7 +267,7 @@ class EgressProxy:
         return len(runner.open) + sum(others) + kept >= self._max_open
 
     def known(self, connection: Connection) -> None:
-        """It has shown its token, or will show none any more."""
+        """It works for a run from now on, and is counted there."""
         self._strangers.pop(connection, None)
 
     def gone(self, connection: Connection, record: AccessRecord) -> None:

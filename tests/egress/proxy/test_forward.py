@@ -550,3 +550,62 @@ def test_an_upstream_that_is_silent_is_not_waited_for(kit: Any) -> None:
             assert "idle_seconds" == world.observer.records[0].reason
 
     kit.run(main())
+
+
+def test_a_large_body_waits_for_a_server_that_reads_late(kit: Any) -> None:
+    """The one that sends the body and the one that waits for the answer watch one socket."""
+    size = 5_000_000
+
+    async def main() -> None:
+        received = 0
+
+        async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal received
+            await reader.readuntil(b"\r\n\r\n")
+            await asyncio.sleep(0.3)
+            while received < size:
+                part = await reader.read(65_536)
+                if not part:
+                    return
+                received += len(part)
+            writer.write(_OK)
+
+        async with kit.serve(late) as place, kit.world("a.test", port=place.port) as world:
+            raw = await world.get(
+                "http://a.test/", f"Content-Length: {size}", method="POST", body=b"x" * size
+            )
+            assert raw.endswith(b"ok")
+            assert size == received
+
+    kit.run(main())
+
+
+def test_a_body_is_passed_on_while_the_answer_waits_for_its_reader(kit: Any) -> None:
+    """The client reads nothing until its body has arrived; both go through its one socket."""
+    size = 6_000_000
+
+    async def main() -> None:
+        arrived = asyncio.Event()
+
+        async def both(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + b"y" * size)
+            assert b"0123456789" == await reader.readexactly(10)
+            arrived.set()
+            await writer.drain()
+
+        async with kit.serve(both) as place, kit.world("a.test", port=place.port) as world:
+            reader, writer = await asyncio.open_connection(*world.proxy.address, limit=1000)
+            writer.write(
+                b"POST http://a.test/ HTTP/1.1\r\nHost: a.test\r\nContent-Length: 10\r\n"
+                b"Proxy-Authorization: Bearer " + kit.token.encode() + b"\r\n\r\n"
+            )
+            await asyncio.sleep(0.5)
+            writer.write(b"0123456789")
+            async with asyncio.timeout(5):
+                await arrived.wait()
+            raw = await kit.read_all(reader)
+            assert size == len(raw.partition(b"\r\n\r\n")[2])
+            await kit.shut(writer)
+
+    kit.run(main())

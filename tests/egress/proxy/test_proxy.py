@@ -708,6 +708,26 @@ def test_connections_of_all_are_counted(kit: Any) -> None:
     kit.run(main())
 
 
+def test_refused_connections_make_room_for_other_runs(kit: Any) -> None:
+    """What got 429 and stays open holds no place: it is closed as a stranger is."""
+
+    async def main() -> None:
+        limits = ProxyLimits(max_connections=1)
+        async with (
+            kit.serve(_echo) as place,
+            kit.world(port=place.port, limits=limits, max_open=8) as world,
+        ):
+            world.proxy.add_run(kit.run_of("a.test:*", run="two", token="token-of-run-two"))
+            opened = [await world.tunnel("a.test:22") for _ in range(8)]
+            assert [200, *[429] * 7] == [status for _, _, status in opened]
+            others = [await world.tunnel("a.test:22", token="token-of-run-two") for _ in range(3)]
+            assert [200] * 3 == [status for _, _, status in others]
+            for _, writer, _ in (*opened, *others):
+                await kit.shut(writer)
+
+    kit.run(main())
+
+
 def test_a_run_leaves_places_for_the_others(kit: Any) -> None:
     """Half of all places is shared out evenly, and what a run has not used of it is kept."""
 

@@ -94,6 +94,28 @@ def test_a_connection_that_is_made_is_not_paused() -> None:
     assert [] == transport.calls
 
 
+def test_everybody_who_waits_on_a_side_is_woken() -> None:
+    """One waits for bytes and another for room, of the same socket: neither takes the other's turn."""
+
+    async def main() -> None:
+        side, _ = _side()
+        side.pause_writing()
+        reading = asyncio.create_task(side.read())
+        writing = [asyncio.create_task(side.drained()) for _ in range(2)]
+        await asyncio.sleep(0)
+        side.data_received(b"bytes")
+        async with asyncio.timeout(2):
+            assert b"bytes" == await reading
+        assert not any(each.done() for each in writing)
+        writing[0].cancel()
+        await asyncio.sleep(0)
+        side.resume_writing()
+        async with asyncio.timeout(2):
+            await writing[1]
+
+    asyncio.run(main())
+
+
 @pytest.mark.loopback
 @pytest.mark.parametrize("first", ["end", "reset"])
 def test_a_reset_is_told_from_an_end(first: str) -> None:
