@@ -20,12 +20,11 @@ import re
 import types
 import typing
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, overload
 
 import attrs
-import cattrs
 import orjson
 
 from runtime_pack.catalog import CatalogTool, Effects, Executed, ToolHandler, ToolOutput, ToolSpec
@@ -486,8 +485,6 @@ def plain_words(text: str) -> str:
 
 # ── results ───────────────────────────────────────────────────────────────────────────────────
 
-_CONVERTER: Final = cattrs.Converter(use_alias=True)
-
 
 def _as_json(value: object) -> Json:
     """The value as JSON.
@@ -530,5 +527,15 @@ def _foreign(value: Any) -> Json:
     if isinstance(value, Decimal | uuid.UUID):
         return str(value)
     if not isinstance(value, type) and (attrs.has(type(value)) or dataclasses.is_dataclass(value)):
-        return _as_json(_CONVERTER.unstructure(value))
+        return {name: _as_json(held) for name, held in _members(value)}
     raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def _members(value: Any) -> Iterator[tuple[str, object]]:
+    """What the fields hold, whatever they are declared to hold: nothing checked a default."""
+    if attrs.has(type(value)):
+        for field in attrs.fields(type(value)):
+            yield field.alias, getattr(value, field.name)
+        return
+    for member in dataclasses.fields(value):
+        yield member.name, getattr(value, member.name)

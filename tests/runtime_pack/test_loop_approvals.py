@@ -354,8 +354,10 @@ class Sleeper:
 
     def __init__(self) -> None:
         self.woken = False
+        self.asked = asyncio.Event()
 
     async def decide(self, request: ApprovalRequest) -> Decision | None:
+        self.asked.set()
         try:
             await asyncio.sleep(3600)
         finally:
@@ -383,10 +385,11 @@ def test_a_waiting_approver_can_be_interrupted(stop: str, kind: str) -> None:
     """Pause and cancel do not wait for a person; the call does not run."""
 
     async def scenario() -> None:
-        stage = rehearsal(approver=Sleeper())
+        approver = Sleeper()
+        stage = rehearsal(approver=approver)
         stage.prepare([ONE])
         drive = asyncio.ensure_future(stage.start())
-        await asyncio.sleep(0.01)
+        await approver.asked.wait()
         getattr(stage.run, stop)("enough")
         result = await drive
 
