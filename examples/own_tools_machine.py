@@ -20,7 +20,7 @@ from runtime_pack import (
     ToolRule,
     catalog_tool,
 )
-from runtime_pack.testing_machine import GovernedRunMachine
+from runtime_pack.testing import GovernedRunMachine
 
 
 class AccountMachine(GovernedRunMachine):

@@ -1,16 +1,18 @@
 """For tests of applications: a strict scripted model, a clock to move, stores and emitters that fail.
 
 Every fake complains about a step that it did not expect and, when asked by `assert_used_up`, about
-one that did not come.
+one that did not come. What plays against an application at random (`GovernedRunMachine`, the strategies)
+needs Hypothesis, and is loaded when it is first used.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import attrs
 
@@ -58,10 +60,21 @@ from runtime_pack.seal import Seal
 from runtime_pack.stores import MemoryRunStore, RunStore
 from runtime_pack.testing_stores import RunStoreContract, SharedRunStoreContract
 
+if TYPE_CHECKING:
+    from runtime_pack.testing_machine import (
+        GovernedRunMachine,
+        arguments_for,
+        contracts,
+        crash_points,
+        scripts,
+        tool_policies,
+    )
+
 __all__ = (
     "Crash",
     "CrashingRunStore",
     "FaultyRunStore",
+    "GovernedRunMachine",
     "ListEmitter",
     "MovableClock",
     "Rehearsal",
@@ -71,13 +84,37 @@ __all__ = (
     "ScriptedModel",
     "SharedRunStoreContract",
     "ToolShelf",
+    "arguments_for",
     "assert_one_result_per_call",
     "assert_within_budget",
     "calls",
     "complete",
+    "contracts",
+    "crash_points",
     "escalate",
     "reply",
+    "scripts",
+    "tool_policies",
 )
+
+_PLAYING: Final = frozenset(
+    {
+        "GovernedRunMachine",
+        "arguments_for",
+        "contracts",
+        "crash_points",
+        "scripts",
+        "tool_policies",
+    }
+)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _PLAYING:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module("runtime_pack.testing_machine"), name)
 
 
 class ScriptExhausted(AssertionError):

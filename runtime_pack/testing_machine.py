@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -38,7 +38,7 @@ from runtime_pack.loop import (
     run_governed_agent_loop,
 )
 from runtime_pack.messages import FinishReason, Json, ToolCall, Turn, TurnStatus, UserMessage
-from runtime_pack.policy import TaskContract
+from runtime_pack.policy import ApprovalClass, TaskContract, ToolPolicy, ToolRule
 from runtime_pack.ports import ExecutionContext, TurnRequest
 from runtime_pack.seal import Seal
 from runtime_pack.testing import (
@@ -50,7 +50,14 @@ from runtime_pack.testing import (
     reply,
 )
 
-__all__ = ("GovernedRunMachine", "arguments_for")
+__all__ = (
+    "GovernedRunMachine",
+    "arguments_for",
+    "contracts",
+    "crash_points",
+    "scripts",
+    "tool_policies",
+)
 
 _MACHINE_KEY: Final = b"the key of a machine in a test.."
 _SETTLED: Final = frozenset(
@@ -93,6 +100,60 @@ def _values(schema: object) -> st.SearchStrategy[Json]:
     return _BY_TYPE.get(str(schema.get("type")), st.text(max_size=4))
 
 
+def scripts(
+    specs: Iterable[ToolSpec],
+    *,
+    arguments: Callable[[ToolSpec], st.SearchStrategy[Mapping[str, Json] | str]] = arguments_for,
+    max_size: int = 3,
+) -> st.SearchStrategy[list[Turn]]:
+    """Turns of a model that asks for these tools, and for one that does not exist.
+
+    Ids repeat, arguments may not fit, and some responses were cut short. `ScriptedModel` plays one.
+    """
+    one = st.one_of([_calls(spec, arguments(spec)) for spec in specs])
+    unknown = st.just(ToolCall(id="u", name="no:such", arguments="{}"))
+    turn = st.builds(
+        Turn,
+        status=st.just(TurnStatus.TOOL_REQUEST),
+        calls=st.lists(one | one | one | unknown, min_size=1, max_size=4),
+        finish=st.sampled_from([FinishReason.TOOL_CALLS] * 4 + [FinishReason.LENGTH]),
+    )
+    return st.lists(turn, min_size=1, max_size=max_size)
+
+
+def _calls(
+    spec: ToolSpec, arguments: st.SearchStrategy[Mapping[str, Json] | str]
+) -> st.SearchStrategy[ToolCall]:
+    ids = st.sampled_from(["a", "b", ""])
+    return st.builds(ToolCall, id=ids, name=st.just(spec.name), arguments=arguments)
+
+
+def tool_policies(specs: Iterable[ToolSpec]) -> st.SearchStrategy[ToolPolicy]:
+    """Policies over these tools: every class for any of them, by name and by glob."""
+    names = st.sampled_from(["*", *(spec.name for spec in specs)])
+    rule_of = st.builds(ToolRule, tool=names, approval_class=st.sampled_from(ApprovalClass))
+    return st.lists(rule_of, max_size=4).map(ToolPolicy)
+
+
+def contracts(specs: Iterable[ToolSpec]) -> st.SearchStrategy[TaskContract]:
+    """Contracts with small budgets, 0 among them, and any policy over these tools."""
+    return st.builds(
+        TaskContract,
+        max_steps=st.integers(0, 8),
+        max_turns=st.integers(0, 8),
+        max_duration_seconds=st.sampled_from([600, 5, 0]),
+        max_parallel=st.integers(1, 4),
+        batch=st.sampled_from(["prefix", "atomic"]),
+        wrap_up=st.booleans(),
+        tool_policy=tool_policies(tuple(specs)),
+    )
+
+
+def crash_points(*, max_commits: int = 12) -> st.SearchStrategy[frozenset[int]]:
+    """At which commits a process dies, for `CrashingRunStore(crash_at=…)`."""
+    return st.frozensets(st.integers(1, max_commits), max_size=3)
+
+
 class _Playing:
     """Takes the turns that it is given, then answers; counts how often it was asked."""
 
@@ -133,6 +194,7 @@ class GovernedRunMachine(RuleBasedStateMachine):
         self._runs = 1
         self._said: list[Decision] = []
         self._asked: dict[str, ApprovalRequest] = {}
+        self._script = scripts([tool.spec for tool in self.tools], arguments=self.arguments)
         self._effects = {tool.spec.name: tool.spec.effects for tool in self.tools}
 
     # ── what a subclass says ──────────────────────────────────────────────────────────────────
@@ -161,7 +223,7 @@ class GovernedRunMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def model_asks(self, data: st.DataObject) -> None:
         """The model takes a few turns, with any calls, and answers."""
-        self._model.turns = data.draw(st.lists(self._turns(), min_size=1, max_size=3))
+        self._model.turns = data.draw(self._script)
         self._drive(())
 
     @precondition(lambda self: isinstance(self.result, ApprovalRequired))
@@ -230,24 +292,6 @@ class GovernedRunMachine(RuleBasedStateMachine):
     def run_id(self) -> str:
         """The run in hand."""
         return f"machine-{self._runs}"
-
-    def _turns(self) -> st.SearchStrategy[Turn]:
-        one = st.one_of([self._calls(tool.spec) for tool in self.tools])
-        unknown = st.just(ToolCall(id="u", name="no:such", arguments="{}"))
-        return st.builds(
-            Turn,
-            status=st.just(TurnStatus.TOOL_REQUEST),
-            calls=st.lists(one | one | one | unknown, min_size=1, max_size=4),
-            finish=st.sampled_from([FinishReason.TOOL_CALLS] * 4 + [FinishReason.LENGTH]),
-        )
-
-    def _calls(self, spec: ToolSpec) -> st.SearchStrategy[ToolCall]:
-        return st.builds(
-            ToolCall,
-            id=st.sampled_from(["a", "b", ""]),
-            name=st.just(spec.name),
-            arguments=self.arguments(spec),
-        )
 
     def _counted(self, tool: CatalogTool) -> CatalogTool:
         inner, name = tool.handler, tool.spec.name

@@ -1,13 +1,37 @@
 """The state machine for applications holds for honest tools and finds what is planted."""
 
+import asyncio
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
-from runtime_pack import CatalogTool, Effects, TaskContract, ToolPolicy, ToolRule, catalog_tool
-from runtime_pack.testing_machine import GovernedRunMachine
+from runtime_pack import (
+    CatalogTool,
+    Effects,
+    LoopResult,
+    TaskContract,
+    ToolPolicy,
+    ToolRule,
+    Turn,
+    catalog_tool,
+)
+from runtime_pack.testing import (
+    Crash,
+    CrashingRunStore,
+    GovernedRunMachine,
+    MovableClock,
+    Rehearsal,
+    ToolShelf,
+    assert_one_result_per_call,
+    assert_within_budget,
+    contracts,
+    crash_points,
+    reply,
+    scripts,
+)
 
 _FEW = settings(max_examples=25, stateful_step_count=12, deadline=None)
 # What is planted is found; how small the shortest way to it is does not matter here.
@@ -41,6 +65,33 @@ class Till(GovernedRunMachine):
 def test_honest_tools_hold() -> None:
     """A model that asks for anything, people, time and crashes break no promise."""
     run_state_machine_as_test(Till, settings=_FEW)
+
+
+_SHELF = ToolShelf().add("t:a").add("t:b", RuntimeError("no"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(scripts(_SHELF.specs), contracts(_SHELF.specs), crash_points(), st.booleans())
+def test_what_is_drawn_is_played_to_its_end(
+    script: list[Turn], contract: TaskContract, crashes: frozenset[int], after: bool
+) -> None:
+    """Scripts, contracts and crash points are what the fakes take; a run over them keeps its word."""
+    store = CrashingRunStore(crash_at=crashes, after=after)
+    stage = Rehearsal(shelf=_SHELF, contract=contract, store=store, clock=MovableClock())
+
+    async def played() -> LoopResult | None:
+        stage.prepare([*script, reply()])
+        try:
+            return await stage.start()
+        except (Crash, BaseExceptionGroup):
+            return None
+
+    result = asyncio.run(played())
+
+    assert (result is None) <= (store.commits >= min(crashes, default=99))
+    if result is not None:
+        assert_one_result_per_call(result.messages)
+        assert_within_budget(result.ledger)
 
 
 class _Leaking(Till):
