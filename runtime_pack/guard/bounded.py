@@ -1,6 +1,7 @@
 """Await the host's code under a time limit, such that it can be stopped and cannot hide that it was.
 
-The code runs in a task of its own. Three things look alike from inside and are told apart here:
+The code runs in a task of its own, whose first step is taken at once: code that need not wait costs no
+turn of the event loop. Three things look alike from inside and are told apart here:
 the limit ran out (or `cancel` and `pause` ended it), the caller was cancelled from outside, and the
 host's code raised `CancelledError` of its own. Code that swallows a cancellation does not undo it: what
 it answers afterwards is not heard, and after a grace it is left behind.
@@ -51,13 +52,14 @@ async def bounded(
         BaseException: whatever else *work* raised.
     """
     scope = Scope(patient=patient, idle=idle)
-    task = scope.begin(work)
-    run.watch(scope, seconds)
+    ends = None if seconds is None else asyncio.get_running_loop().time() + seconds
+    run.watch(scope)
     try:
-        await scope.over
-    except asyncio.CancelledError:
-        await _end(run, task)
-        raise
+        task = scope.begin(work)
+        if not task.done():
+            if ends is not None:
+                run.stop_at(scope, ends)
+            await _ended(run, scope, task)
     finally:
         run.forget(scope)
     if not task.done():
@@ -76,6 +78,14 @@ def _is_final(error: BaseException | None) -> bool:
     if error is None:
         return False
     return isinstance(error, AuditError | EmitterError) or not isinstance(error, Exception)
+
+
+async def _ended(run: TaskRun, scope: Scope, task: asyncio.Task[Any]) -> None:
+    try:
+        await scope.wait()
+    except asyncio.CancelledError:
+        await _end(run, task)
+        raise
 
 
 async def _end(run: TaskRun, task: asyncio.Task[Any]) -> None:

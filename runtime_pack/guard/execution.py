@@ -127,11 +127,13 @@ class Execution:
         *,
         attempt: int = 1,
         resumable: bool = False,
+        beside: bool = False,
     ) -> ToolOutput:
         """Run a held step. Its `started` record is in the file before the tool is called.
 
         What the tool gets are the arguments that were held, in an object of its own. With
-        *resumable*, a step that `pause` stopped stays held, for the next drive.
+        *resumable*, a step that `pause` stopped stays held, for the next drive. With *beside*,
+        those that are to run at the same time are started before any of them is called.
 
         Raises:
             ContractError: the step was not admitted, or for another tool.
@@ -163,7 +165,7 @@ class Execution:
         output = OUTCOME_UNKNOWN
         inside = self._inside(held, step, call, context)
         try:
-            output = await self._call(spec, held, inside, begun)
+            output = await self._call(spec, held, inside, begun, beside=beside)
         finally:
             if isinstance(inside.record, Recorder):
                 inside.record.over = True
@@ -227,9 +229,20 @@ class Execution:
             run.observer.call_finished(record, output)
 
     async def _call(
-        self, spec: ToolSpec, held: Held, context: ExecutionContext, begun: float
+        self,
+        spec: ToolSpec,
+        held: Held,
+        context: ExecutionContext,
+        begun: float,
+        *,
+        beside: bool,
     ) -> ToolOutput:
-        run, arguments = self._run, orjson.loads(held.arguments)
+        run = self._run
+        if beside:
+            await asyncio.sleep(0)
+        if run.interrupt_now:
+            return CUT
+        arguments = orjson.loads(held.arguments)
         seconds = min(spec.timeout_seconds, run.ledger.remaining_seconds(begun))
         try:
             work = self._inner.execute_tool(spec.name, arguments, context)

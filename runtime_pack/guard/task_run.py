@@ -7,6 +7,7 @@ ready cannot run, and what runs are the arguments that were held.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import secrets
@@ -24,6 +25,7 @@ from runtime_pack.audit.verify import LogHead
 from runtime_pack.catalog import ToolSpec
 from runtime_pack.errors import ContractError, StopCode
 from runtime_pack.events import Event, EventType
+from runtime_pack.guard.eager import started
 from runtime_pack.guard.meter import Meter
 from runtime_pack.guard.observer import Observer
 from runtime_pack.guard.sub_runs import SubRun
@@ -88,19 +90,19 @@ class Held:
 class Scope:
     """A task of the host's code that can be stopped: it is cancelled, once, and then left behind.
 
-    `over` is done when the task has ended or, after a grace, would not. One timer serves all scopes
+    `wait` returns when the task has ended or, after a grace, would not. One timer serves all scopes
     of a run. An *idle* one waits for somebody and does no work, so that nothing is lost with it.
     """
 
     __slots__ = (
         "_handle",
         "_loop",
+        "_over",
         "_patient",
         "_task",
         "_work",
         "deadline",
         "idle",
-        "over",
         "stopped",
     )
 
@@ -111,24 +113,37 @@ class Scope:
         self.idle = idle
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.Handle | None = None
-        self.over: asyncio.Future[None] = self._loop.create_future()
+        self._over: asyncio.Future[None] | None = None
         self.deadline = math.inf
         self.stopped = False
 
     def begin(self, work: Awaitable[_T]) -> asyncio.Task[_T]:
-        """Start the work in a task of its own."""
+        """Start the work in a task of its own; what need not wait is done when this returns."""
         # Their own type first: asking an abstract class is slow.
         own = work if isinstance(work, (CoroutineType, Coroutine)) else _awaited(work)
         self._work = own
-        task = self._loop.create_task(self._to_its_end(own))
+        task = started(self._loop, self._to_its_end(own))
         self._task = task
-        task.add_done_callback(self._ended)
+        if not task.done():
+            self._over = self._loop.create_future()
+            task.add_done_callback(self._ended)
         return task
+
+    async def wait(self) -> None:
+        """Return when the task has ended, or was left behind."""
+        if self._over is not None:
+            await self._over
 
     async def _to_its_end(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Wake who waits in the same turn of the event loop in which the work ends."""
         try:
             return await work
+        except (KeyboardInterrupt, SystemExit):
+            if self._task is None:
+                # The first step is taken inside its caller; what ends the process ends the loop.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+            raise
         finally:
             self._end()
 
@@ -140,8 +155,8 @@ class Scope:
         self._end()
 
     def _end(self) -> None:
-        if not self.over.done():
-            self.over.set_result(None)
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
 
     def stop(self) -> None:
         """Cancel the task at its present await; called by the event loop."""
@@ -387,13 +402,14 @@ class TaskRun:
             later.append(loop_now + left)
         self._wake_by(min(later, default=math.inf))
 
-    def watch(self, scope: Scope, seconds: float | None) -> Scope:
-        """Let `cancel`, `pause`, its own limit and the run's end this scope; then `forget` it."""
+    def watch(self, scope: Scope) -> None:
+        """Let `cancel`, `pause` and the run's end stop this scope; then `forget` it."""
         self._scopes.add(scope)
-        if seconds is not None:
-            scope.deadline = asyncio.get_running_loop().time() + seconds
-            self._wake_by(scope.deadline)
-        return scope
+
+    def stop_at(self, scope: Scope, when: float) -> None:
+        """Let the scope's own limit stop it as well, at that time of the event loop."""
+        scope.deadline = when
+        self._wake_by(when)
 
     def forget(self, scope: Scope) -> None:
         """The scope was left."""

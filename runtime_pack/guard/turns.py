@@ -122,12 +122,13 @@ class Turns:
             EmitterError: the host's emitter raised.
         """
         run, step = self._run, reserved.step
-        if run.is_interrupted():
-            run.ledger.release(reserved.bucket)
-            self._give_back(reserved.bid)
-            return TurnResult(lost=run.interrupt)
         leave = run.ledger.settle
         try:
+            # A run that waits for nothing lets others have their turn here: also who stops it.
+            await asyncio.sleep(0)
+            if run.is_interrupted():
+                leave = run.ledger.release
+                return TurnResult(lost=run.interrupt)
             if run.audit is not None:
                 asked = len(request.messages), len(request.tools)
                 run.audit.take(turn_started(run.subject(step), step, *asked))

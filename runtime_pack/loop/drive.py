@@ -737,7 +737,7 @@ class Drive:
 
         async def one(slot: Slot) -> ToolMessage:
             async with gate:
-                return await self._run_slot(slot)
+                return await self._run_slot(slot, beside=True)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -759,7 +759,7 @@ class Drive:
         self.keeper.begun[slot.step] = self.keeper.begun.get(slot.step, 0) + 1
         self.announced.add(slot.step)
 
-    async def _run_slot(self, slot: Slot) -> ToolMessage:
+    async def _run_slot(self, slot: Slot, *, beside: bool = False) -> ToolMessage:
         run, keeper = self.run, self.keeper
         if not run.is_interrupted() and slot.step not in self.announced:
             self._announce(slot)
@@ -771,6 +771,7 @@ class Drive:
             self.context,
             attempt=keeper.begun.get(slot.step, 1),
             resumable=True,
+            beside=beside,
         )
         self.running -= 1
         result = result_message(slot.call, output)
