@@ -15,6 +15,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -266,7 +267,7 @@ def _first_process(control: _Control, plan: Plan) -> int:
     """Process 1 of the namespace: when it ends, the kernel kills every other one in it."""
     control.stage = "the tie to the supervisor"
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    notes = _mounts(control)
+    notes = _mounts(control, plan)
     _raise_loopback(control)
     control.stage = "the inside listener"
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
@@ -292,37 +293,94 @@ def _enter_namespaces(control: _Control) -> None:
     _mount(None, "/", None, _MS_REC | _MS_SLAVE)
 
 
-def _mounts(control: _Control) -> list[str]:
+def _mounts(control: _Control, plan: Plan) -> list[str]:
     """A process list of the namespace's own, and kernel settings that root's id cannot write."""
     control.stage = "the mounts"
-    notes = []
     safe = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    folder = _leave_folder()
+    notes = []
     try:
         _mount("proc", "/proc", "proc", safe)
     except OSError as error:
         notes.append(f"/proc still shows the processes outside ({_told(error)})")
+    notes += _limit_namespaces()
+    mounted = _mounted()
+    for place in (each for each, kind in mounted.items() if kind == "mqueue"):
+        # Each mount shows the queues of the namespace that it was made in.
+        try:
+            _mount("mqueue", place, "mqueue", safe)
+        except OSError as error:
+            notes.append(f"the message queues outside are at {place} ({_told(error)})")
     # The kernel lets root's id write these without any capability: `core_pattern` alone would be a
     # program that root runs, outside.
     if os.getuid() == 0:
-        for place in (*_kernel_places(), Path("/sys")):
+        elsewhere = (each for each, kind in mounted.items() if kind in plan["kernel_mounts"])
+        for place in (*_kernel_places(), "/sys", *elsewhere):
             try:
-                _make_read_only(place, bind=place != Path("/sys"))
+                _make_read_only(Path(place), bind=place.startswith("/proc/"))
             except OSError as error:
                 notes.append(f"kernel settings at {place} can be written ({_told(error)})")
+    return [*notes, *_come_back(folder)]
+
+
+def _leave_folder() -> str | None:
+    """The name of the working folder, left so that nothing of it is seen but by that name."""
+    try:
+        folder: str | None = str(Path.cwd())
+    except OSError:
+        # It is deleted, or no name of this namespace leads to it.
+        folder = None
+    os.chdir("/")
+    return folder
+
+
+def _come_back(folder: str | None) -> list[str]:
+    """By its name, so that it lies in the mounts that are seen now."""
+    if folder is not None and folder.startswith("/"):
+        with suppress(OSError):
+            os.chdir(folder)
+            return []
+    return ["the command starts in /, for its working folder cannot be entered inside"]
+
+
+def _limit_namespaces() -> list[str]:
+    """Counted for every namespace below this one, and no capability is left to raise it again.
+
+    In a cgroup namespace of its own the command could mount control groups anew, for writing. With
+    root's id a user namespace is more than an ordinary user's: the kernel's files are that id's.
+    """
+    kinds = ("cgroup", "user") if os.getuid() == 0 else ("cgroup",)
+    notes = []
+    for kind in kinds:
+        try:
+            Path(f"/proc/sys/user/max_{kind}_namespaces").write_text("0", encoding="ascii")
+        except FileNotFoundError:
+            # A kernel without them.
+            continue
+        except OSError as error:
+            notes.append(f"new {kind} namespaces can be made ({_told(error)})")
     return notes
 
 
-def _kernel_places() -> list[Path]:
-    """The entries of /proc that belong to no process and are, or hold, files to be written."""
-    found = []
-    for entry in sorted(Path("/proc").iterdir()):
-        # `self`, `net` and `mounts` lead into the folder of a process.
-        if entry.name.isdigit() or entry.is_symlink():
-            continue
-        mode = entry.lstat().st_mode
-        if stat.S_ISDIR(mode) or mode & 0o222:
-            found.append(entry)
+def _mounted() -> dict[str, str]:
+    """Mount points, and the kind of file system that is seen at each."""
+    found = {}
+    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        before, _, after = line.partition(b" - ")
+        # Source: fs/proc_namespace.c: space, tab, line feed and backslash are octal.
+        point = re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), before.split()[4])
+        found[os.fsdecode(point)] = os.fsdecode(after.split()[0])
     return found
+
+
+def _kernel_places() -> list[str]:
+    """The entries of /proc that belong to no process."""
+    # `self`, `net` and `mounts` lead into the folder of a process.
+    return sorted(
+        entry.path
+        for entry in os.scandir("/proc")
+        if not entry.name.isdigit() and not entry.is_symlink()
+    )
 
 
 def _make_read_only(place: Path, *, bind: bool) -> None:
@@ -507,8 +565,7 @@ def _enter_landlock(control: _Control, plan: Plan) -> None:
     attributes = bytes.fromhex(values["ruleset"])
     ruleset = _syscall(_SYS_LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
     try:
-        if values["folder_rights"]:
-            _grant_writing(ruleset, values)
+        _grant_writing(ruleset, values)
         _syscall(_SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
@@ -516,18 +573,39 @@ def _enter_landlock(control: _Control, plan: Plan) -> None:
 
 def _grant_writing(ruleset: int, values: Mapping[str, Any]) -> None:
     """To everything below `/` but what is the kernel's."""
-    for entry in Path("/").iterdir():
-        if entry.name in values["without"]:
+    kernel = {f"/{name}" for name in values["without"]}
+    kernel |= {each for each, kind in _mounted().items() if kind in values["kernel_mounts"]}
+    if os.getuid() != 0:
+        # To other users the kernel gives little in what is mounted elsewhere, and it does not pay
+        # for folders in which nothing new could be written.
+        kernel = {each for each in kernel if each.count("/") == 1}
+    _grant_below("/", ruleset, values, kernel)
+
+
+def _grant_below(folder: str, ruleset: int, values: Mapping[str, Any], kernel: set[str]) -> None:
+    for entry in os.scandir(folder):
+        # Where a link leads is granted by its own name, or is the kernel's.
+        if entry.path in kernel or entry.is_symlink():
+            continue
+        if any(each.startswith(f"{entry.path}/") for each in kernel):
+            _grant_below(entry.path, ruleset, values, kernel)
             continue
         with suppress(FileNotFoundError):
-            beneath = os.open(entry, os.O_PATH | os.O_CLOEXEC)
-            try:
-                rights = values["folder_rights" if entry.is_dir() else "file_rights"]
-                # struct landlock_path_beneath_attr is packed.
-                rule = struct.pack("=Qi", rights, beneath)
-                _syscall(_SYS_LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_RULE_PATH_BENEATH, rule, 0)
-            finally:
-                os.close(beneath)
+            _grant_entry(entry.path, ruleset, values)
+
+
+def _grant_entry(path: str, ruleset: int, values: Mapping[str, Any]) -> None:
+    beneath = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        mode = os.fstat(beneath).st_mode
+        if stat.S_ISLNK(mode):
+            return
+        rights = values["folder_rights" if stat.S_ISDIR(mode) else "file_rights"]
+        # struct landlock_path_beneath_attr is packed.
+        rule = struct.pack("=Qi", rights, beneath)
+        _syscall(_SYS_LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_RULE_PATH_BENEATH, rule, 0)
+    finally:
+        os.close(beneath)
 
 
 def _install_filter(control: _Control, plan: Plan) -> None:

@@ -64,6 +64,9 @@ class StreamKind(StrEnum):
     TERMINAL = "a terminal"
     MEMORY = "a memory device"
     SOCKET = "a socket"
+    FOLDER = "a folder"
+    KERNEL = "a file of the kernel's"
+    MASTER = "the typing end of a terminal"
     OTHER = "neither file, pipe nor terminal"
 
 
@@ -146,7 +149,15 @@ def _unix_limit(boundary: Boundary, facts: KernelFacts) -> str:
     return f"{which} can be reached, and with it whatever its server does (--allow-unix)"
 
 
-_UNSAFE_STREAMS: Final = frozenset({StreamKind.SOCKET, StreamKind.OTHER})
+_UNSAFE_STREAMS: Final = frozenset(
+    {
+        StreamKind.SOCKET,
+        StreamKind.FOLDER,
+        StreamKind.KERNEL,
+        StreamKind.MASTER,
+        StreamKind.OTHER,
+    }
+)
 
 
 def unsafe_streams(streams: Iterable[StandardStream]) -> tuple[int, ...]:
@@ -155,7 +166,9 @@ def unsafe_streams(streams: Iterable[StandardStream]) -> tuple[int, ...]:
     A socket belongs to the namespace that made it. One of the internet can be disconnected and
     connected again elsewhere, a UNIX one may have a server at its other end that does more than to
     read, and descriptors can be sent over it. What the kernel gives no name to (rings, pollers,
-    processes) and devices that are no terminal can hold sockets, or be network interfaces.
+    processes) and devices that are no terminal can hold sockets, or be network interfaces. A folder
+    leads to what its mounts outside show, and so does a file of the kernel's, which can be opened
+    anew for writing. What is written to the master of a terminal is typed into its shell.
     """
     return tuple(each.number for each in streams if each.kind in _UNSAFE_STREAMS)
 

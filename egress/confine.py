@@ -10,6 +10,7 @@ parent has seen nothing come.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import json
 import os
@@ -27,7 +28,12 @@ from typing import Any, Final
 import attrs
 
 from egress._confine_bridge import bridged
-from egress._confine_landlock import KERNEL_FOLDERS, landlock_ruleset, write_rights
+from egress._confine_landlock import (
+    KERNEL_FILE_SYSTEMS,
+    KERNEL_FOLDERS,
+    landlock_ruleset,
+    write_rights,
+)
 from egress._confine_notify import connects_made
 from egress._confine_plan import (
     Boundary,
@@ -65,8 +71,13 @@ _START_SECONDS: Final = 20.0
 _AF_VSOCK: Final = 40
 _AF_PACKET: Final = 17
 _STREAMS: Final = (0, 1, 2)
-# Source: Documentation/admin-guide/devices.txt: null, zero, full, random.
+# Source: Documentation/admin-guide/devices.txt: null, zero, full, random; BSD pseudo-terminals.
 _MEMORY_DEVICES: Final = 1
+_OLD_MASTERS: Final = 2
+# Source: asm-generic/ioctls.h.
+_TIOCGPTN: Final = 0x8004_5430
+# More than `struct statfs` has on any machine.
+_STATFS_BYTES: Final = 256
 # In the order of `CARRIERS` of the launcher, which cannot be imported where these are unknown.
 _FIRST_CARRIER: Final = 3
 _FORWARDED: Final = ("INT", "QUIT", "TERM", "HUP", "USR1", "USR2", "WINCH", "CONT")
@@ -285,6 +296,7 @@ def _plan(
         "filter": program.hex(),
         "asks": is_landlock,
         "landlock": _landlock(facts) if is_landlock else None,
+        "kernel_mounts": tuple(KERNEL_FILE_SYSTEMS),
         "ignored": [
             number
             for number in signal.valid_signals()
@@ -296,12 +308,12 @@ def _plan(
 
 
 def _landlock(facts: KernelFacts) -> dict[str, object]:
-    user_id = facts.user_id
     return {
-        "ruleset": landlock_ruleset(facts.landlock_abi, user_id=user_id).hex(),
-        "folder_rights": write_rights(user_id=user_id, is_folder=True),
-        "file_rights": write_rights(user_id=user_id, is_folder=False),
+        "ruleset": landlock_ruleset(facts.landlock_abi).hex(),
+        "folder_rights": write_rights(is_folder=True),
+        "file_rights": write_rights(is_folder=False),
         "without": KERNEL_FOLDERS,
+        "kernel_mounts": tuple(KERNEL_FILE_SYSTEMS),
     }
 
 
@@ -316,7 +328,8 @@ def _refuse_unsafe_streams(boundary: Boundary) -> None:
         names = " and ".join(("stdin", "stdout", "stderr")[number] for number in unsafe)
         raise ConfinementFailed(
             stage="the standard streams",
-            why=f"{names}: a socket that leads outside, or a device; give a pipe, file or terminal",
+            why=f"{names}: a socket that leads outside, a folder, a device, the end of a terminal "
+            "that types into it, or a file of the kernel's; give a pipe, file or terminal",
         )
 
 
@@ -332,13 +345,44 @@ def _stream_kind(number: int) -> StreamKind:
     mode = found.st_mode
     if stat.S_ISSOCK(mode):
         return StreamKind.SOCKET
+    if stat.S_ISDIR(mode):
+        return StreamKind.FOLDER
+    if _is_the_kernels(number):
+        return StreamKind.KERNEL
     if stat.S_ISFIFO(mode):
         return StreamKind.PIPE
-    if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISBLK(mode):
+    if stat.S_ISREG(mode):
         return StreamKind.FILE
     if stat.S_ISCHR(mode) and os.major(found.st_rdev) == _MEMORY_DEVICES:
         return StreamKind.MEMORY
-    return StreamKind.TERMINAL if os.isatty(number) else StreamKind.OTHER
+    if not os.isatty(number):
+        return StreamKind.OTHER
+    return StreamKind.MASTER if _types_into_terminal(number, found) else StreamKind.TERMINAL
+
+
+def _is_the_kernels(number: int) -> bool:
+    """What is open from a mount of outside is not held by what the mounts inside are."""
+    told = ctypes.create_string_buffer(_STATFS_BYTES)
+    if ctypes.CDLL(None, use_errno=True).fstatfs(number, told) != 0:
+        # Not to be told from one of the kernel's.
+        return True
+    # Its first field, the kind, is a word of the machine.
+    return struct.unpack_from("=I", told.raw)[0] in KERNEL_FILE_SYSTEMS.values()
+
+
+def _types_into_terminal(number: int, found: os.stat_result) -> bool:
+    """Whether it is the end that a terminal emulator holds: what is written there is typed."""
+    if os.major(found.st_rdev) == _OLD_MASTERS:
+        return True
+    # Not on every system that this module is loaded on.
+    import fcntl
+
+    try:
+        # The number of the other end; only a master has one.
+        fcntl.ioctl(number, _TIOCGPTN, bytes(4))
+    except OSError:
+        return False
+    return True
 
 
 # --- the ways out that are tried ----------------------------------------------------------------

@@ -48,9 +48,8 @@ class Person:
         script = self.folder / "driver.py"
         return subprocess.Popen(
             [self.python, str(script), json.dumps(given)],
-            cwd="/",
             **self.identity(),
-            **{"env": self.environment(), **more},
+            **{"cwd": "/", "env": self.environment(), **more},
         )
 
     def identity(self) -> dict[str, Any]:

@@ -539,6 +539,56 @@ def kernel_files() -> str:
     raise PermissionError(errno.EROFS, f"none of {len(found)}")
 
 
+def kernel_modes() -> str:
+    """A changed mode is seen outside. Each is given the mode that it has."""
+    if os.getuid() != 0:
+        raise PermissionError(errno.EACCES, "not root's")
+    changed = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() or entry.is_symlink():
+            continue
+        with suppress(OSError):
+            Path(entry.path).chmod(entry.stat().st_mode & 0o7777)
+            changed.append(entry.path)
+    if changed:
+        return "changed"
+    raise PermissionError(errno.EROFS, "none")
+
+
+def score_of_supervisor() -> str:
+    """Whom the kernel ends first when memory is short. Opened only."""
+    os.close(os.open(f"/proc/{ENDS['supervisor']}/oom_score_adj", os.O_WRONLY))
+    return "opened"
+
+
+def kernel_files_in_new_mounts() -> str:
+    """File systems of the kernel that a namespace of one's own lets mount: what opens there?"""
+
+    def job() -> str:
+        checked(LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNS | 0x0200_0000 | 0x0800_0000))
+        return forked(inner)
+
+    def inner() -> str:
+        opened = []
+        kinds = ("freezer", "memory", "devices", "pids", "cpu", "cpuset", "blkio", None)
+        for options in kinds:
+            kind = b"cgroup2" if options is None else b"cgroup"
+            given = None if options is None else options.encode()
+            if LIBC.mount(b"none", b"/mnt", kind, ctypes.c_ulong(0), given) != 0:
+                continue
+            for entry in os.scandir("/mnt"):
+                with suppress(OSError):
+                    if entry.is_file():
+                        os.close(os.open(entry.path, os.O_WRONLY))
+                        opened.append(f"{options}:{entry.name}")
+            LIBC.umount2(b"/mnt", 2)
+        if opened:
+            return str(opened[:5])
+        raise PermissionError(errno.EACCES, "none")
+
+    return forked(job)
+
+
 def kernel_settings_in_new_mounts(*steps: tuple[str, str | None, str, str | None, int]) -> str:
     """With every capability of a namespace of one's own: mount over, remount, or mount anew."""
 

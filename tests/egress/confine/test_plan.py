@@ -9,7 +9,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from egress._confine_landlock import KERNEL_FOLDERS, landlock_ruleset, write_rights
+from egress._confine_landlock import (
+    KERNEL_FILE_SYSTEMS,
+    KERNEL_FOLDERS,
+    landlock_ruleset,
+    write_rights,
+)
 from egress._confine_notify import Answer, Notification, answer_to
 from egress._confine_plan import (
     Boundary,
@@ -173,30 +178,30 @@ def test_the_child_is_told_of_one_proxy_and_of_no_exception(
 
 @pytest.mark.parametrize(("abi", "size"), [(4, 16), (5, 16), (6, 24), (7, 24), (12, 24)])
 def test_a_domain_denies_every_bind_and_connect(abi: int, size: int) -> None:
-    """Both network rights are handled, no file right, and from ABI 6 on both scopes."""
-    ruleset = landlock_ruleset(abi, user_id=1000)
+    """Both network rights are handled, writing to files, and from ABI 6 on both scopes."""
+    ruleset = landlock_ruleset(abi)
 
     assert size == len(ruleset)
-    assert struct.unpack_from("=QQ", ruleset) == (0, 0b11)
+    assert struct.unpack_from("=QQ", ruleset) == (1 << 1 | 1 << 13, 0b11)
     assert ruleset[16:] in {b"", struct.pack("=Q", 0b11)}
 
 
-def test_root_may_not_write_the_kernels_settings() -> None:
-    """Writing is handled for that id alone; what is granted elsewhere is all that is handled."""
-    handled = struct.unpack_from("=Q", landlock_ruleset(7, user_id=0))[0]
+def test_nobody_may_write_what_is_the_kernels() -> None:
+    """What is granted elsewhere is all that is handled."""
+    handled = struct.unpack_from("=Q", landlock_ruleset(7))[0]
 
-    assert handled == write_rights(user_id=0, is_folder=True) == 1 << 1 | 1 << 13
+    assert handled == write_rights(is_folder=True) == 1 << 1 | 1 << 13
     # A file has no moving in or out.
-    assert write_rights(user_id=0, is_folder=False) == 1 << 1
-    assert write_rights(user_id=1000, is_folder=True) == 0
+    assert write_rights(is_folder=False) == 1 << 1
     assert KERNEL_FOLDERS == ("proc", "sys")
+    assert {"proc", "sysfs", "cgroup", "cgroup2", "debugfs"} <= set(KERNEL_FILE_SYSTEMS)
 
 
 @pytest.mark.parametrize("abi", [0, 1, 3])
 def test_an_abi_without_network_rules_makes_no_domain(abi: int) -> None:
     """Such a ruleset would deny nothing."""
     with pytest.raises(ValueError, match="network rules"):
-        landlock_ruleset(abi, user_id=1000)
+        landlock_ruleset(abi)
 
 
 def _ipv4(host: str, port: int) -> bytes:

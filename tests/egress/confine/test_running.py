@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from egress._confine_plan import StreamKind
 from egress.confine import (
     Boundary,
     BoundaryNotProven,
@@ -29,6 +30,7 @@ from egress.confine import (
     Probe,
     _launched,
     _proven,
+    _stream_kind,
     _ways_out,
     kernel_facts,
     run_confined,
@@ -147,6 +149,150 @@ def test_the_process_list_is_the_namespaces_own(person: Any, facts: KernelFacts)
     assert code == 0
     assert {1, 2} <= seen
     assert max(seen) < 10
+
+
+_GRANTED = """
+import ctypes, os, sys
+from egress import _confine_launch as launch
+from egress._confine_landlock import landlock_ruleset, write_rights
+
+root = sys.argv[1]
+attributes = landlock_ruleset(4)
+values = {
+    "folder_rights": write_rights(is_folder=True), "file_rights": write_rights(is_folder=False)
+}
+ruleset = launch._syscall(launch._SYS_LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
+launch._grant_below(root, ruleset, values, {root + "/kernel", root + "/deep/er/kernel"})
+launch._prctl(launch._PR_SET_NO_NEW_PRIVS, 1)
+launch._syscall(launch._SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0)
+for name in sys.argv[2:]:
+    try:
+        os.close(os.open(name, os.O_WRONLY))
+        print("opened")
+    except PermissionError:
+        print("refused")
+"""
+
+
+def test_what_is_granted_leads_to_nothing_of_the_kernels(
+    ourselves: Any, facts: KernelFacts
+) -> None:
+    """Neither by a link, nor by a folder above it; what lies beside it is granted."""
+    _skip_without(Boundary.LANDLOCK, facts)
+    root = ourselves.new_folder()
+    granted = [root / "file", root / "folder" / "file", root / "deep" / "er" / "file"]
+    refused = [root / "kernel" / "file", root / "deep" / "er" / "kernel" / "file"]
+    for each in (*granted, *refused):
+        each.parent.mkdir(parents=True, exist_ok=True)
+        each.touch()
+    (root / "link").symlink_to("/proc")
+    (root / "file link").symlink_to("/proc/self/oom_score_adj")
+    (root / "dangling").symlink_to("/nowhere")
+    names = [*map(str, granted), *map(str, refused), "/proc/self/oom_score_adj"]
+    done = subprocess.run(
+        [ourselves.python, "-c", _GRANTED, str(root), *names],
+        env=ourselves.environment(),
+        stdout=subprocess.PIPE,
+        timeout=60,
+        check=True,
+    )
+
+    assert done.stdout.split() == [b"opened"] * 3 + [b"refused"] * 3
+
+
+_RELATIVE = """
+import json, os, sys
+opened = []
+for name in ("core_pattern", "kernel/core_pattern", "sys/kernel/core_pattern"):
+    try:
+        os.close(os.open(name, os.O_WRONLY))
+        opened.append(name)
+    except OSError:
+        pass
+inside = {name for name in os.listdir("/proc") if name.isdigit()}
+outside = sorted({name for name in os.listdir(".") if name.isdigit()} - inside)
+print(json.dumps([os.getcwd(), opened, outside]))
+"""
+
+
+@pytest.mark.parametrize("at", ["/proc", "/proc/sys/kernel", "/proc/1", "/sys", "/usr"])
+def test_the_working_folder_is_entered_anew(person: Any, facts: KernelFacts, at: str) -> None:
+    """As a descriptor it would lie in the mounts outside: writable settings, other processes."""
+    _skip_without(Boundary.NAMESPACE, facts)
+    process = person.start(
+        [person.python, "-c", _RELATIVE],
+        boundary=Boundary.NAMESPACE,
+        folder=person.new_folder(),
+        cwd=at,
+        stdout=subprocess.PIPE,
+    )
+    out, _ = process.communicate(timeout=60)
+
+    assert process.returncode == 0
+    assert [at, [], []] == json.loads(out)
+
+
+@pytest.mark.parametrize("gone", ["deleted", "another process"])
+def test_a_working_folder_without_a_name_is_not_kept(
+    ourselves: Any, facts: KernelFacts, gone: str
+) -> None:
+    """The command starts in `/` and is told so; what has no name inside leads nowhere there."""
+    _skip_without(Boundary.NAMESPACE, facts)
+    folder, at = ourselves.new_folder(), ourselves.new_folder()
+    entered = str(at) if gone == "deleted" else "/proc/self"
+    removed = f"rmdir {at};" if gone == "deleted" else ""
+    driver = [ourselves.python, str(ourselves.folder / "driver.py")]
+    given = {
+        "command": ["sh", "-c", f"pwd > {folder}/where"],
+        "boundary": "namespace",
+        "folder": str(folder),
+    }
+    done = subprocess.run(
+        ["sh", "-c", f'cd -P {entered}; {removed} exec "$@"', "sh", *driver, json.dumps(given)],
+        env=ourselves.environment(),
+        timeout=60,
+        check=False,
+    )
+    found = json.loads((folder / "found.json").read_text())
+
+    assert done.returncode == 0
+    assert (folder / "where").read_text() == "/\n"
+    assert "starts in /" in " ".join(found["confined"]["limits"])
+
+
+def test_mounts_elsewhere_are_held_too(ourselves: Any, facts: KernelFacts) -> None:
+    """Queues of outside are not seen, and the kernel's files are read-only wherever they are."""
+    _skip_without(Boundary.NAMESPACE, facts)
+    folder = ourselves.new_folder()
+    queues, settings = folder / "a queue", folder / "settings"
+    queues.mkdir()
+    settings.mkdir()
+    mounting = (
+        f"mount -t mqueue none '{queues}' && mount --bind /proc/sys '{settings}' "
+        f"&& touch '{queues}/outside'"
+    )
+    opens = "import os, sys; os.close(os.open(sys.argv[1], os.O_WRONLY)); print('opened')"
+    inside = (
+        f"ls '{queues}' > {folder}/seen; "
+        f'{ourselves.python} -c "{opens}" {settings}/kernel/core_pattern >> {folder}/seen '
+        "2> /dev/null || true"
+    )
+    given = {"command": ["sh", "-c", inside], "boundary": "namespace", "folder": str(folder)}
+    driver = [ourselves.python, str(ourselves.folder / "driver.py"), json.dumps(given)]
+    try:
+        done = subprocess.run(
+            ["unshare", "-Urmi", "sh", "-c", f'{mounting} || exit 77; exec "$@"', "sh", *driver],
+            env=ourselves.environment(),
+            timeout=60,
+            check=False,
+        )
+    except FileNotFoundError:
+        pytest.skip("no unshare here")
+    if done.returncode in {1, 77}:
+        pytest.skip("nothing can be mounted here")
+
+    assert done.returncode == 0
+    assert (folder / "seen").read_text() == ""
 
 
 def test_the_environment_is_ours_but_for_the_proxy(person: Any, boundary: Boundary) -> None:
@@ -398,6 +544,51 @@ def test_a_stream_without_a_kind_is_refused(ourselves: Any, boundary: Boundary) 
 
     assert code == 99
     assert "stdin: a socket that leads outside" in found["error"]
+
+
+@pytest.mark.parametrize("kind", ["kernel", "master"])
+def test_a_stream_that_leads_past_the_mounts_is_refused(
+    ourselves: Any, boundary: Boundary, kind: str
+) -> None:
+    """A kernel's file lies in a mount of outside; a master types for others."""
+    with ExitStack() as stack:
+        if kind == "master":
+            given, other = pty.openpty()
+            stack.callback(os.close, given)
+            stack.callback(os.close, other)
+        else:
+            given = os.open("/proc/version", os.O_RDONLY)
+            stack.callback(os.close, given)
+        code, found = ourselves.run(["true"], boundary=boundary, stdout=given)
+
+    assert code == 99
+    assert "stdout: a socket that leads outside, a folder" in found["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "flags", "kind"),
+    [
+        ("/", os.O_RDONLY, StreamKind.FOLDER),
+        ("/usr", os.O_PATH, StreamKind.FOLDER),
+        ("/proc", os.O_RDONLY, StreamKind.FOLDER),
+        ("/proc/version", os.O_PATH, StreamKind.KERNEL),
+        ("/sys/kernel/profiling", os.O_PATH, StreamKind.KERNEL),
+        ("/proc/self/exe", os.O_PATH | os.O_NOFOLLOW, StreamKind.KERNEL),
+        ("/dev/null", os.O_RDONLY, StreamKind.MEMORY),
+        ("/dev/ptmx", os.O_RDWR | os.O_NOCTTY, StreamKind.MASTER),
+        (__file__, os.O_RDONLY, StreamKind.FILE),
+    ],
+)
+def test_a_stream_has_the_kind_of_what_it_leads_to(path: str, flags: int, kind: StreamKind) -> None:
+    """Python starts with no folder as a stream; a host may have put one there later."""
+    try:
+        given = os.open(path, flags)
+    except FileNotFoundError:
+        pytest.skip(f"no {path} here")
+    try:
+        assert kind is _stream_kind(given)
+    finally:
+        os.close(given)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "terminal", "file", "null"])
