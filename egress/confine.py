@@ -68,6 +68,7 @@ __all__ = (
 
 _LAUNCHER: Final = Path(__file__).with_name("_confine_launch.py")
 _START_SECONDS: Final = 20.0
+_END_SECONDS: Final = 2.0
 _AF_VSOCK: Final = 40
 _AF_PACKET: Final = 17
 _STREAMS: Final = (0, 1, 2)
@@ -533,8 +534,15 @@ class _Launched:
             os.close(number)
         if self.process.returncode is None:
             with suppress(ProcessLookupError):
+                # Where no namespace ends them, it ends what the command has left running.
+                self.process.send_signal(signal.SIGRTMAX)
+        try:
+            async with asyncio.timeout(_END_SECONDS):
+                await self.process.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
                 self.process.kill()
-        await self.process.wait()
+            await self.process.wait()
 
     async def _next(self) -> dict[str, Any] | None:
         while b"\n" not in self._taken:

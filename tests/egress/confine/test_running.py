@@ -687,6 +687,25 @@ def test_a_boundary_that_the_kernel_lacks_is_a_value_error(facts: KernelFacts) -
         asyncio.run(confined(facts, Boundary.NONE))
 
 
+@pytest.mark.parametrize("wait", ["wait", "exit 0"])
+def test_cancelling_ends_what_the_command_has_started(
+    facts: KernelFacts, boundary: Boundary, wait: str
+) -> None:
+    """No process of its tree goes on, whether the one that started it still runs or not."""
+    mark = f"mark-{os.getpid()}-{time.monotonic_ns()}"
+    sleeping = f"{sys.executable} -c 'import time; time.sleep(60)' {mark} &"
+
+    async def main() -> None:
+        command = ("sh", "-c", f'sh -c "{sleeping} {wait}"; sleep 60')
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.5):
+                await confined(facts, boundary, *command)
+
+    asyncio.run(main())
+
+    assert until(lambda: not marked(mark), seconds=5)
+
+
 def test_cancelling_ends_the_command(facts: KernelFacts, boundary: Boundary) -> None:
     """And leaves neither a process nor a descriptor."""
     mark = f"mark-{os.getpid()}-{time.monotonic_ns()}"
