@@ -8,6 +8,7 @@ parent's nor a default. A child may be a parent itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import attrs
 
@@ -28,7 +29,23 @@ from runtime_pack.ledger import (
 )
 from runtime_pack.messages import Json
 
-__all__ = ("ChildLedger", "adopt_child", "carve")
+__all__ = ("ChildLedger", "adopt_child", "carve", "ungranted")
+
+# Without any of these a sub-run cannot ask its model even once.
+_NEEDED: Final = (COST, TOKENS)
+
+
+def ungranted(held: Limits, grant: Limits) -> str | None:
+    """The first budget that is limited above and of which a grant names no part; None if all do.
+
+    `unlimited` is no part of a limit. Money and tokens have to be named: nothing runs without.
+    """
+    for name, limit in held.counts.items():
+        if limit == UNLIMITED or name == WRAP_UP:
+            continue
+        if grant.counts.get(name, UNLIMITED if name in _NEEDED else 0) == UNLIMITED:
+            return name
+    return None
 
 
 def carve(parent: Ledger, grant: Limits, *, now: float) -> ChildLedger | Shortfall:

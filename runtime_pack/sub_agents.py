@@ -22,8 +22,8 @@ from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_r
 from runtime_pack.guard.execution import exhausted
 from runtime_pack.guard.sub_runs import CallWaits, SubRun
 from runtime_pack.labels import Integrity
-from runtime_pack.ledger import Limits, Shortfall, read_counts
-from runtime_pack.ledger_carve import ChildLedger, adopt_child, carve
+from runtime_pack.ledger import Ledger, Limits, Shortfall, read_counts
+from runtime_pack.ledger_carve import ChildLedger, adopt_child, carve, ungranted
 from runtime_pack.loop import (
     Completed,
     LoopResult,
@@ -84,8 +84,10 @@ def sub_agent_tool(
         name: the tool's name.
         description: what the model is told of it.
         make: makes the child's runtime.
-        contract: what a child is granted of the parent's remainder; each budget that the parent has
-            and this does not name is 0. Its rules hold beside the parent's.
+        contract: what a child is granted of the parent's remainder. It names a part of every count
+            that limits the parent, money and tokens too, and none of them is `unlimited`; a tool
+            with a limit of its own that it does not name is not the child's. Its rules hold beside
+            the parent's.
         allowlist: the parent's list or a part of it, a layer beside the parent's own layers and
             the list of the child's runtime. An empty one allows nothing.
         store: where the parent is saved; without it a child that asks people ends as an error.
@@ -94,12 +96,14 @@ def sub_agent_tool(
         approval_class: what has to happen before a sub-agent starts.
 
     Raises:
-        ContractError: the name is not one, or `max_depth` is not a whole number from 1.
+        ContractError: the name is not one, `max_depth` is not a whole number from 1, the contract
+            lacks a part of a budget that limits the parent, or names money that nobody counts.
     """
     if type(max_depth) is not int or max_depth < 1:
         raise ContractError("max_depth", "is a whole number from 1")
     if isinstance(allowlist, str):
         raise ContractError("allowlist", "is a list of entries")
+    _check_grant(parent, contract)
     spec = ToolSpec(
         name=name,
         description=description,
@@ -115,8 +119,25 @@ def sub_agent_tool(
     return CatalogTool(spec=spec, handler=starter.call)
 
 
+def _check_grant(parent: AgentTaskRun, contract: TaskContract) -> None:
+    """Refuse a contract that no child could be run under, as far as it is known before the run.
+
+    Raises:
+        ContractError: there is a budget of the parent that it names no part of, or one of money
+            without a price table.
+    """
+    missing = ungranted(parent.ledger.limits, contract.limits())
+    if missing is not None:
+        text = "the parent has a limit on it, and the contract names no part of that"
+        raise ContractError(f"contract.{missing}", text)
+    if contract.max_cost is not None and parent.prices is None:
+        raise ContractError("contract.max_cost", "a budget of money needs a price table")
+
+
 @attrs.frozen
 class _Starter:
+    """The handler of one sub-agent's tool: starts a child for a call, or takes it up again."""
+
     parent: AgentTaskRun
     name: str
     make: MakeSubAgent
@@ -141,6 +162,10 @@ class _Starter:
             return refusal(CallCode.POLICY_DENIED, text)
         child_id, step = _child_id(parent.id, context.step), context.step
         saved = await self._saved(child_id)
+        unnamed = ungranted(parent.ledger.limits, self.contract.limits())
+        if saved is None and unnamed is not None:
+            # A saved run or a grant has brought a limit that was not there at construction.
+            return _ungranted(parent.ledger, unnamed)
         ledger = self._ledger(saved, step)
         if isinstance(ledger, Shortfall):
             return exhausted(ledger)
@@ -149,8 +174,13 @@ class _Starter:
         parent.sub_runs[step] = SubRun(run_id=child_id, granted=granted)
         is_open = False
         try:
-            child = self._child(child_id, ledger)
-            result = await self._driven(child, str(arguments["task"]), context, earlier, saved)
+            try:
+                child = self._child(child_id, ledger)
+                made = self._made(child)
+            except ContractError as error:
+                return _unmade(error)
+            task = str(arguments["task"])
+            result = await self._driven(child, made, task, context, earlier, saved)
             is_open = bool(result.requests) and self.store is not None
             if is_open:
                 waiting = SubRun(run_id=child_id, granted=granted, requests=result.requests)
@@ -230,17 +260,26 @@ class _Starter:
         ]
         return ToolPolicy(own.rules, layers)
 
+    def _made(self, child: AgentTaskRun) -> SubAgent:
+        """What the host makes for the child.
+
+        Raises:
+            ContractError: it is no sub-agent, or of another run.
+        """
+        made: object = self.make(child)
+        if not isinstance(made, SubAgent) or made.runtime.task_run is not child:
+            raise ContractError("make", "makes a SubAgent whose runtime the child guards")
+        return made
+
     async def _driven(
         self,
         child: AgentTaskRun,
+        made: SubAgent,
         task: str,
         context: ExecutionContext,
         earlier: SubRun | None,
         saved: Mapping[str, Any] | None,
     ) -> LoopResult:
-        made = self.make(child)
-        if not isinstance(made, SubAgent) or made.runtime.task_run is not child:
-            raise ContractError("make", "makes a SubAgent whose runtime the child guards")
         if saved is None or self.store is None:
             messages: list[Message] = [UserMessage(text=task, label=context.label)]
             if made.system is not None:
@@ -267,6 +306,20 @@ def _child_id(parent_id: str, step: str) -> str:
     """The same for the same step of the same run, so that a child is found again."""
     digest = hashlib.sha256(f"{parent_id}\n{step}".encode()).hexdigest()[:16]
     return f"{parent_id[:40]}-sub-{digest}"
+
+
+def _ungranted(ledger: Ledger, budget: str) -> ToolOutput:
+    """The refusal of a child that was granted no part of a budget that limits its parent."""
+    short = ledger.shortfall(budget)
+    text = f"The budget {budget} is limited here, and the sub-agent was granted no part of it."
+    details = {} if short is None else short.to_json()
+    return refusal(CallCode.BUDGET_EXHAUSTED, text, details=details)
+
+
+def _unmade(error: ContractError) -> ToolOutput:
+    """The refusal of a child that the host's code did not make: nothing of it has run."""
+    text = f"The sub-agent could not be made: {error.path} is wrong."
+    return refusal(CallCode.TOOL_ERROR, text, details={"field": error.path})
 
 
 def _output(result: LoopResult, child: AgentTaskRun) -> ToolOutput:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from runtime_pack import (
     Label,
     LoopResult,
     MemoryRunStore,
+    ModelPrice,
+    PriceTable,
     SubAgent,
     TaskContract,
     ToolMessage,
@@ -48,6 +51,8 @@ from runtime_pack.testing import (
     calls,
     reply,
 )
+
+PRICES = PriceTable(models={"m": ModelPrice(input=Decimal(1), output=Decimal(1))})
 
 
 class Office:
@@ -262,6 +267,102 @@ def test_no_depth_is_no_number(depth: Any) -> None:
     """Unlimited depth has no spelling."""
     with pytest.raises(ContractError):
         Office(max_depth=depth)._helper(create_agent_task_run(TaskContract()))
+
+
+LIMITED: Mapping[str, Mapping[str, Any]] = {
+    "tokens are not named": {"contract": {"max_tokens": 1000}},
+    "tokens are unlimited": {"contract": {"max_tokens": 9}, "child": {"max_tokens": "unlimited"}},
+    "money is not named": {"contract": {"max_cost": Decimal(1)}},
+    "money is unlimited": {
+        "contract": {"max_cost": Decimal(1)},
+        "child": {"max_cost": "unlimited"},
+    },
+    "steps are unlimited": {"child": {"max_steps": "unlimited"}},
+    "turns are unlimited": {"child": {"max_turns": "unlimited"}},
+    "a tool's steps are unlimited": {
+        "contract": {"per_tool": {"work": 3}},
+        "child": {"per_tool": {"work": "unlimited"}},
+    },
+}
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_a_grant_without_a_part_of_a_budget_is_refused_at_construction(name: str) -> None:
+    """Whoever writes the contract learns it, not the model of some run."""
+    row = LIMITED[name]
+    contract = TaskContract(**{"max_steps": 9, "max_turns": 9, **row.get("contract", {})})
+    child = TaskContract(**{"max_steps": 1, "max_turns": 1, **row.get("child", {})})
+    run = create_agent_task_run(contract, prices=PRICES if contract.max_cost else None)
+
+    with pytest.raises(ContractError, match=r"contract\.(tokens|cost|steps|turns|tool:work)"):
+        Office(child=child)._helper(run)
+
+
+GRANTED: Mapping[str, Mapping[str, Any]] = {
+    "parts of all": {
+        "contract": {"max_tokens": 9, "max_cost": Decimal(1)},
+        "child": {"max_tokens": 9, "max_cost": Decimal(1)},
+    },
+    "nothing, written out": {"contract": {"max_tokens": 9}, "child": {"max_tokens": 0}},
+    "unlimited under unlimited": {
+        "contract": {"max_steps": "unlimited", "max_tokens": "unlimited"},
+        "child": {"max_steps": "unlimited", "max_tokens": "unlimited"},
+    },
+    "a tool that it is not to use": {"contract": {"per_tool": {"work": 3}}},
+}
+
+
+@pytest.mark.parametrize("name", GRANTED)
+def test_a_grant_of_parts_is_taken(name: str) -> None:
+    """Also of nothing, where that is written."""
+    row = GRANTED[name]
+    contract = TaskContract(**{"max_steps": 9, "max_turns": 9, **row.get("contract", {})})
+    child = TaskContract(**{"max_steps": 1, "max_turns": 1, **row.get("child", {})})
+    run = create_agent_task_run(contract, prices=PRICES if contract.max_cost else None)
+
+    assert Office(child=child)._helper(run).spec.name == "helper"
+
+
+def test_money_for_a_child_needs_the_parents_prices() -> None:
+    """Said at construction too."""
+    child = TaskContract(max_steps=1, max_turns=1, max_cost=Decimal(1))
+
+    with pytest.raises(ContractError, match="price table"):
+        Office(child=child)._helper(create_agent_task_run(TaskContract()))
+
+
+def test_a_limit_that_only_the_saved_run_has_refuses_the_call_before_it_runs() -> None:
+    """The contract of today has none, so nothing is known before: the budget is named."""
+    office = Office(contract=TaskContract(max_steps=20, max_turns=20, max_tokens=10**6))
+    office.child_contract = TaskContract(max_steps=3, max_turns=4, max_tokens=10)
+
+    async def main() -> LoopResult:
+        office.run, runtime, specs = office.parent()
+        office.run.pause("lunch")
+        given = TurnInput(messages=[UserMessage(text="go")], tool_catalog=specs)
+        await run_governed_agent_loop(runtime=runtime, execute_turn_input=given, store=office.store)
+        office.contract = TaskContract(max_steps=20, max_turns=20)
+        office.child_contract = TaskContract(max_steps=3, max_turns=4)
+        return await office.resume()
+
+    result = asyncio.run(main())
+
+    body = json.loads(told(result)[0])
+    assert (body["code"], body["executed"], body["budget"]) == ("BUDGET_EXHAUSTED", "no", "tokens")
+    assert office.children == []
+
+
+def test_a_child_that_the_host_cannot_make_has_not_run() -> None:
+    """Here a grandchild's contract has no part of the child's tokens."""
+    office = Office(child=TaskContract(max_steps=3, max_turns=4, max_tokens=1000))
+
+    result = asyncio.run(office.start())
+
+    body = json.loads(told(result)[0])
+    assert (body["code"], body["executed"]) == ("TOOL_ERROR", "no")
+    assert body["field"] == "contract.tokens"
+    assert not any(result.ledger.reserved.values())
+    assert office.run.sub_runs == {}
 
 
 # ── rules, lists, labels, log ─────────────────────────────────────────────────────────────────
