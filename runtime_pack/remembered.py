@@ -188,30 +188,42 @@ def _named(arguments: Mapping[str, Json], fields: tuple[str, ...] | None) -> Map
 
 
 class Memory:
-    """What people said in one run, as far as it holds for later calls of it."""
+    """What people said in one run, as far as it holds for later calls of it.
 
-    __slots__ = ("_denied", "_rules")
+    With the memory of the run *above*, a denial holds in the whole tree of runs: it is told up as
+    far as that goes, and looked up there. Approvals hold where they were given.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_above", "_denied", "_rules")
+
+    def __init__(self, above: Memory | None = None) -> None:
+        self._above = above
         self._denied: dict[str, Denied] = {}
         self._rules: dict[str, RememberedRule] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._denied or self._rules)
+        return bool(self._denied or self._rules or self._above)
 
     # ── denials ───────────────────────────────────────────────────────────────────────────────
 
     def deny(self, fingerprint: str, denied: Denied) -> None:
         """A person said no. What was said first is what later calls are pointed to."""
         self._denied.setdefault(fingerprint, denied)
+        if self._above is not None:
+            self._above.deny(fingerprint, attrs.evolve(denied, repeats=0, last=""))
 
     def denied(self, fingerprint: str) -> Denied | None:
-        """The denial of such a call, if there was one."""
-        return self._denied.get(fingerprint)
+        """The denial of such a call, if there was one, here or above."""
+        denied = self._denied.get(fingerprint)
+        if denied is not None or self._above is None:
+            return denied
+        found = self._above.denied(fingerprint)
+        # How often it was asked for again there is not held against this run.
+        return None if found is None else attrs.evolve(found, repeats=0, last="")
 
     def repeat(self, fingerprint: str, response: str) -> Denied | None:
         """The same, and that it was asked for again: each response counts once."""
-        denied = self._denied.get(fingerprint)
+        denied = self.denied(fingerprint)
         if denied is None or denied.last == response:
             return denied
         denied = attrs.evolve(denied, repeats=denied.repeats + 1, last=response)
@@ -250,9 +262,13 @@ class Memory:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Continue from `to_json`; rules that were given to the run and are not in it stay.
 
+        What was denied is told up: the run above may have been saved before it was.
+
         Raises:
             AttributeError, KeyError, TypeError, ValueError: not of that form.
         """
-        self._denied = {str(name): Denied(**value) for name, value in saved["denied"].items()}
+        self._denied = {}
+        for name, value in saved["denied"].items():
+            self.deny(str(name), Denied(**value))
         rules = [RememberedRule.from_json(value) for value in saved["rules"]]
         self._rules |= {rule.rule_id: rule for rule in rules}

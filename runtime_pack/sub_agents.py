@@ -35,6 +35,7 @@ from runtime_pack.machine import refusal
 from runtime_pack.messages import Json, Message, SystemMessage, UserMessage
 from runtime_pack.policy import PolicyLayer, TaskContract, ToolPolicy
 from runtime_pack.ports import ExecutionContext
+from runtime_pack.remembered import Memory
 from runtime_pack.state import RunStore, open_head
 from runtime_pack.strictness import ApprovalClass
 
@@ -245,6 +246,7 @@ class _Starter:
             ledger=ledger,
         )
         child.depth = parent.depth + 1
+        child.memory = Memory(parent.memory)
         child.allowlists = (*parent.allowlists, (f"sub-agent {self.name}", self.allowlist))
         return child
 

@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from runtime_pack import (
@@ -44,6 +45,7 @@ from runtime_pack import (
     sub_agent_tool,
 )
 from runtime_pack.ledger import STEPS
+from runtime_pack.remembered import Denied, Memory
 from runtime_pack.testing import (
     Crash,
     assert_one_result_per_call,
@@ -74,8 +76,10 @@ class Office:
         child_calls: int = 1,
         nested: bool = False,
         allowlist: Sequence[str] = (),
+        one_by_one: bool = False,
     ) -> None:
         self.plan = plan
+        self.one_by_one = one_by_one
         self.contract = contract or TaskContract(max_steps=20, max_turns=20)
         self.child_contract = child or TaskContract(max_steps=3, max_turns=4)
         self.store = store or MemoryRunStore()
@@ -111,13 +115,14 @@ class Office:
         return reply("child done")
 
     def _parent_turn(self, request: TurnRequest) -> Turn:
-        if any(isinstance(message, ToolMessage) for message in request.messages):
-            return reply("all done")
+        done = sum(isinstance(message, ToolMessage) for message in request.messages)
         wanted = [
-            (f"c{i}", name, '{"task": "dig"}' if name == "helper" else "{}")
+            (f"c{i}", name, '{"task": "dig"}' if name == "helper" else '{"n": 0}')
             for i, name in enumerate(self.plan)
         ]
-        return calls(*wanted)
+        if done == len(wanted) or (done and not self.one_by_one):
+            return reply("all done")
+        return calls(wanted[done]) if self.one_by_one else calls(*wanted)
 
     def _work(self, name: str) -> CatalogTool:
         async def work(arguments: object, context: ExecutionContext) -> str:
@@ -158,7 +163,7 @@ class Office:
 
     def parent(self) -> tuple[AgentTaskRun, Any, list[ToolSpec]]:
         run = create_agent_task_run(self.contract, run_id="p", task="dig", audit=self.audit)
-        tools = [self._work("own"), self._helper(run)]
+        tools = [self._work("own"), self._work("work"), self._helper(run)]
         base = create_agent_runtime(model=self, tools=tools)
         return run, run.guard_runtime(base), [tool.spec for tool in tools]
 
@@ -518,6 +523,63 @@ def test_a_denied_child_is_told_and_goes_on() -> None:
 
     assert result.kind == "completed"
     assert office.ran["work"] == 0
+
+
+NEVER_ASKED_AGAIN = {
+    "below what denied it": ("work", "helper"),
+    "above what denied it": ("helper", "work"),
+    "beside what denied it": ("helper", "helper"),
+}
+
+
+@pytest.mark.parametrize("name", NEVER_ASKED_AGAIN)
+def test_what_a_person_denied_is_not_asked_again_in_the_tree(name: str) -> None:
+    """By no run above, below or beside the one that asked; each model is told so and goes on."""
+    office = Office(
+        NEVER_ASKED_AGAIN[name],
+        contract=asks("work", max_steps=20, max_turns=20),
+        child=TaskContract(max_steps=3, max_turns=4),
+        one_by_one=True,
+    )
+
+    async def main() -> tuple[LoopResult, LoopResult]:
+        first = await office.start()
+        return first, await office.resume(*decided(first, Verdict.DENY))
+
+    first, done = asyncio.run(main())
+
+    assert len(first.requests) == 1
+    assert done.kind == "completed"
+    assert office.ran["work"] == 0
+    assert done.ledger.refused == 2
+
+
+def test_a_denial_is_told_up_when_a_child_is_taken_up() -> None:
+    """The parent may have been saved before the person said no."""
+    above, saved = Memory(), Memory()
+    saved.deny("f", Denied(request_id="apr-1", decided_by="me", reason="no"))
+    saved.repeat("f", "t2")
+
+    Memory(above).restore(saved.to_json())
+
+    denied = above.denied("f")
+    assert denied == Denied(request_id="apr-1", decided_by="me", reason="no")
+
+
+def test_what_was_asked_for_again_above_is_not_held_against_a_child() -> None:
+    """Responses are counted in each run for itself, as their steps have the same names."""
+    above = Memory()
+    above.deny("f", Denied(request_id="apr-1", decided_by="me", reason="no"))
+    above.repeat("f", "t2")
+    child = Memory(Memory(above))
+
+    first = child.repeat("f", "t2")
+
+    assert child
+    assert first is not None
+    assert first.repeats == 1
+    assert above.denied("f") == attrs.evolve(first, repeats=1, last="t2")
+    assert not Memory(Memory())
 
 
 def test_a_sibling_of_a_waiting_child_is_not_cut() -> None:
