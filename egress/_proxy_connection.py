@@ -157,6 +157,7 @@ class Connection:
     """One client connection, from its first byte to its access record."""
 
     __slots__ = (
+        "_asked_again",
         "_dialled",
         "_event_id",
         "_loop",
@@ -199,6 +200,7 @@ class Connection:
         self._event_id: str | None = None
         self._dialled = ""
         self._spliced = False
+        self._asked_again = False
         self._recorded = False
 
     # ── what its two sides say ────────────────────────────────────────────────────────────────
@@ -227,6 +229,8 @@ class Connection:
         if self._spliced and upstream is not None and self.client.ended and upstream.ended:
             self.client.close()
             upstream.close()
+        elif side is upstream and self._asked_again:
+            self._give_up_hello()
         elif side is self.client and self._is_answered:
             side.close()
         elif side is self.client and self._outcome is Outcome.FORWARDED and upstream is not None:
@@ -235,6 +239,8 @@ class Connection:
 
     def side_lost(self, side: Side, error: Exception | None) -> None:
         other = self.upstream if side is self.client else self.client
+        if side is self.upstream and self._asked_again and not self.client.lost:
+            self._give_up_hello(cut=side.cut)
         if error is not None and not self._reason and self._spliced:
             self._reason = "reset"
         if other is not None and (side is self.client or self._spliced):
@@ -245,6 +251,15 @@ class Connection:
             else:
                 other.reset()
         self._finish()
+
+    def _give_up_hello(self, *, cut: bool = False) -> None:
+        """The server has gone that a second ClientHello was to be checked for."""
+        self._asked_again = False
+        if cut:
+            self._reason = self._reason or "reset"
+            self.client.reset()
+        if self._task is not None:
+            self._task.cancel()
 
     @property
     def _is_answered(self) -> bool:
@@ -321,7 +336,8 @@ class Connection:
         try:
             await self._admit()
         except (_Answered, asyncio.CancelledError):
-            # Cancelled only by `abort`, which has closed both sides.
+            # Cancelled by `abort`, which has closed both sides, and when the server has left before
+            # a second hello.
             pass
         # The boundary of one connection: a fault of ours ends it, and is told as one.
         except Exception as error:  # noqa: BLE001
@@ -466,8 +482,20 @@ class Connection:
                 await self.client.drained()
             elif not await upstream.more():
                 return
-        if asks_again and await self._pass_to_second_hello(upstream):
-            self._pass_on(upstream, await self._check_hello(target))
+        if asks_again:
+            await self._pass_second_hello(target, upstream)
+
+    async def _pass_second_hello(self, target: Target, upstream: Side) -> None:
+        """What the server says meanwhile reaches the client, and so does its end."""
+        upstream.splice(self.client)
+        self._asked_again = True
+        try:
+            if upstream.ended:
+                self._give_up_hello(cut=upstream.cut)
+            if await self._pass_to_second_hello(upstream):
+                self._pass_on(upstream, await self._check_hello(target))
+        finally:
+            self._asked_again = False
 
     async def _pass_to_second_hello(self, upstream: Side) -> bool:
         """Passes on what may come before it; False when the client ends instead."""

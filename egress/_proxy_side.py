@@ -47,6 +47,7 @@ class Side(asyncio.Protocol):
     __slots__ = (
         "_blocked",
         "_discarding",
+        "_feeder",
         "_owner",
         "_paused",
         "_peer",
@@ -66,6 +67,7 @@ class Side(asyncio.Protocol):
         self.cut = False
         self._owner = owner
         self._peer: Side | None = None
+        self._feeder: Side | None = None
         self._paused = False
         self._blocked = False
         self._discarding = False
@@ -106,19 +108,19 @@ class Side(asyncio.Protocol):
         self._blocked = False
         self._wake()
         self._owner.side_lost(self, exc)
-        self._peer = None
+        self._peer = self._feeder = None
 
     def pause_writing(self) -> None:
         self._blocked = True
-        if self._peer is not None:
+        if self._feeder is not None:
             # The two sides of one splice are one unit.
-            self._peer._pause()  # noqa: SLF001
+            self._feeder._pause()  # noqa: SLF001
 
     def resume_writing(self) -> None:
         self._blocked = False
-        if self._peer is not None:
+        if self._feeder is not None:
             # The two sides of one splice are one unit.
-            self._peer._resume()  # noqa: SLF001
+            self._feeder._resume()  # noqa: SLF001
         self._wake()
 
     # ── reading and writing, before or without a splice ───────────────────────────────────────
@@ -199,8 +201,9 @@ class Side(asyncio.Protocol):
         self._resume()
 
     def splice(self, peer: Side) -> None:
-        """From now on what is received goes to *peer*."""
+        """From now on what is received goes to *peer*, and what *peer* receives goes nowhere yet."""
         self._peer = peer
+        peer._feeder = self
         held = self.take()
         if held:
             peer.write(held)

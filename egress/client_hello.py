@@ -39,7 +39,10 @@ __all__ = (
 MAX_HELLO_BYTES: Final = 16_384  # R13, over all records and with their headers
 
 _RECORD_HEADER_BYTES: Final = 5
-_HANDSHAKE: Final = 22  # RFC 8446 section 5.1
+_CHANGE_CIPHER_SPEC: Final = 20  # RFC 8446 section 5.1
+_ALERT: Final = 21
+_HANDSHAKE: Final = 22
+_FATAL: Final = b"\x02"  # RFC 8446 section 6
 # What a client may send between two ClientHellos: the compatibility record of RFC 8446 section D.4,
 # an alert, and early data that it had sent before it was asked again.
 _BETWEEN_HELLOS: Final = frozenset({20, 21, 23})
@@ -172,12 +175,17 @@ class HelloReader:
 
 
 class AnswerReader:
-    """Reads from a server's first bytes whether it asks for a second ClientHello."""
+    """Reads from a server's first bytes whether it asks for a second ClientHello.
 
-    __slots__ = ("_data", "_left", "_message")
+    A warning and a change of the cipher may come before the message that tells, or between its
+    records: clients take no notice of them.
+    """
+
+    __slots__ = ("_data", "_kind", "_left", "_message")
 
     def __init__(self) -> None:
         self._data = bytearray()
+        self._kind = 0
         self._left = 0
         self._message = bytearray()
 
@@ -186,23 +194,39 @@ class AnswerReader:
         self._data += data
         while self._data:
             if self._left == 0:
-                if self._data[0] != _HANDSHAKE:
+                if self._goes_on():
                     return False
-                if len(self._data) < _RECORD_HEADER_BYTES:
+                if not self._take_start():
                     return None
-                self._left = int.from_bytes(self._data[3:5], "big")
-                del self._data[:_RECORD_HEADER_BYTES]
-                if self._left == 0:
-                    # No client takes an empty handshake record.
-                    return False
+                continue
             taken = self._data[: self._left]
             del self._data[: len(taken)]
             self._left -= len(taken)
-            self._message += taken
-            told = _asks_again(self._message)
-            if told is not None:
-                return told
+            if self._kind == _HANDSHAKE:
+                self._message += taken
+                told = _asks_again(self._message)
+                if told is not None:
+                    return told
         return None
+
+    def _goes_on(self) -> bool:
+        """Whether a record begins here after which no client sends a second hello."""
+        kind, head = self._data[0], self._data[: _RECORD_HEADER_BYTES + 1]
+        if kind not in {_CHANGE_CIPHER_SPEC, _ALERT, _HANDSHAKE}:
+            return True
+        # An empty one of these is an error to every client.
+        empty = len(head) >= _RECORD_HEADER_BYTES and head[3:5] == b"\0\0"
+        return empty or (kind == _ALERT and head[_RECORD_HEADER_BYTES:] == _FATAL)
+
+    def _take_start(self) -> bool:
+        """Takes the header of a record; False when there are too few bytes."""
+        self._kind = self._data[0]
+        # The first byte of an alert is its level.
+        if len(self._data) < _RECORD_HEADER_BYTES + (self._kind == _ALERT):
+            return False
+        self._left = int.from_bytes(self._data[3:5], "big")
+        del self._data[:_RECORD_HEADER_BYTES]
+        return True
 
 
 def _asks_again(message: bytearray) -> bool | None:

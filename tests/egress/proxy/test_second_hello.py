@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
+import struct
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ _RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2
 _CHANGE = bytes.fromhex("140303000101")
 _EARLY = b"\x17\x03\x03\x00\x05early"
 _ALERT = bytes.fromhex("15030300020228")
+_WARNING = bytes.fromhex("15030300020170")
 _ACCESS_DENIED = bytes.fromhex("15030100020231")
 _FIRST = client_hello("a.test")
 
@@ -44,6 +47,23 @@ _GOES_ON = _server_hello(bytes(32))
         (_server_hello(_RETRY, kind=6), True),
         (_GOES_ON, False),
         (_ALERT, False),
+        (_ALERT + _ASKS, False),
+        (_WARNING, None),
+        (_WARNING + _ASKS, True),
+        (_WARNING * 3 + _CHANGE + _ASKS, True),
+        (_WARNING + _GOES_ON, False),
+        (_WARNING + _ALERT, False),
+        (_CHANGE + _EARLY, False),
+        (b"\x15\x03\x03\x00\x00" + _ASKS, False),
+        (b"\x14\x03\x03\x00\x00" + _ASKS, False),
+        (b"\x18\x03\x03\x00\x01x" + _ASKS, False),
+        (hello_record(_ASKS[5:30], version=b"\x03\x03") + _WARNING + _CHANGE, None),
+        (
+            hello_record(_ASKS[5:30], version=b"\x03\x03")
+            + _WARNING
+            + hello_record(_ASKS[30:], version=b"\x03\x03"),
+            True,
+        ),
         (b"HTTP/1.1 400 Bad Request\r\n", False),
         (b"\x16\x03\x03\x00\x00" + _ASKS, False),
         (b"", None),
@@ -58,13 +78,14 @@ def test_an_answer_tells_whether_it_asks_again(answer: bytes, *, asks: bool | No
 
 @given(st.data())
 def test_an_answer_is_the_same_however_it_is_cut(data: st.DataObject) -> None:
-    """Into pieces on the way, and into records by the server."""
+    """Into pieces on the way, and into records by the server, with warnings between them."""
     whole = data.draw(st.sampled_from([_ASKS, _GOES_ON]))
     sizes = data.draw(st.lists(st.integers(1, 60), min_size=1, max_size=60))
     message, records = whole[5:], b""
+    between = data.draw(st.sampled_from([b"", _WARNING, _CHANGE, _WARNING + _CHANGE]))
     for size in (*sizes, len(message)):
         if message:
-            records += hello_record(message[:size], version=b"\x03\x03")
+            records += between + hello_record(message[:size], version=b"\x03\x03")
             message = message[size:]
     reader, told = AnswerReader(), None
     for byte in records:
@@ -264,6 +285,95 @@ def test_a_second_hello_that_does_not_come_is_not_waited_for(kit: Any) -> None:
             await kit.shut(writer)
             await world.settled()
             assert "hello_seconds" == world.observer.records[0].reason
+
+    kit.run(main())
+
+
+@pytest.mark.loopback
+def test_a_warning_does_not_hide_that_the_server_asks_again(kit: Any) -> None:
+    """Clients take no notice of one, so the second hello is checked all the same."""
+
+    async def main() -> None:
+        server = _Server(_WARNING + _ASKS)
+        async with kit.serve(server) as place, kit.world("a.test", port=place.port) as world:
+            first = _FIRST + client_hello("b.test")
+            reader, writer, _ = await world.tunnel("a.test:443", first=first)
+            assert _WARNING + _ASKS + _ACCESS_DENIED == await kit.read_all(reader)
+            await kit.shut(writer)
+            await world.settled()
+            assert b"" == bytes(server.rest)
+
+    kit.run(main())
+
+
+@pytest.mark.loopback
+@pytest.mark.parametrize("sent", [b"", _CHANGE, _FIRST[:30]])
+@pytest.mark.parametrize("how", ["says so and closes", "closes", "resets"])
+def test_a_server_that_leaves_before_a_second_hello_is_seen(
+    kit: Any, how: str, sent: bytes
+) -> None:
+    """At once, with what it said; a reset stays a reset, and nothing more is waited for."""
+
+    async def main() -> None:
+        left = asyncio.Event()
+
+        async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(len(_FIRST))
+            writer.write(_ASKS)
+            await left.wait()
+            if how == "resets":
+                found = writer.get_extra_info("socket")
+                found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                writer.transport.abort()
+            elif how == "says so and closes":
+                writer.write(_ALERT)
+
+        async with kit.serve(served) as place, kit.world("a.test", port=place.port) as world:
+            reader, writer, _ = await world.tunnel("a.test:443", first=_FIRST)
+            assert _ASKS == await reader.readexactly(len(_ASKS))
+            writer.write(sent)
+            await asyncio.sleep(0.05)
+            left.set()
+            async with asyncio.timeout(2):
+                if how == "resets":
+                    with pytest.raises(ConnectionResetError):
+                        await reader.read()
+                else:
+                    told = _ALERT if how == "says so and closes" else b""
+                    assert told == await reader.read()
+            await kit.shut(writer)
+            await world.settled()
+            assert not world.observer.denials
+            [record] = world.observer.records
+            assert Outcome.TUNNELLED is record.outcome
+            assert ("reset" if how == "resets" else "") == record.reason
+
+    kit.run(main())
+
+
+@pytest.mark.loopback
+def test_a_server_that_floods_before_a_second_hello_fills_no_memory(kit: Any) -> None:
+    """What it says meanwhile is passed on, no faster than the client reads it."""
+    flood = 30_000_000
+
+    async def main() -> None:
+        async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(len(_FIRST))
+            writer.write(_ASKS + bytes(flood))
+            await writer.drain()
+
+        limits = ProxyLimits(hello_seconds=0.5)
+        async with (
+            kit.serve(served) as place,
+            kit.world("a.test", port=place.port, limits=limits) as world,
+        ):
+            reader, writer, _ = await world.tunnel("a.test:443", first=_FIRST)
+            await world.settled()
+            [record] = world.observer.records
+            assert "hello_seconds" == record.reason
+            assert record.bytes_down < flood // 2
+            await kit.shut(writer)
+            del reader
 
     kit.run(main())
 
