@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 import attrs
 import orjson
@@ -20,6 +20,7 @@ __all__ = (
     "ApprovalRequest",
     "Decision",
     "DecisionRefused",
+    "Described",
     "Remember",
     "RememberScope",
     "Resolution",
@@ -28,6 +29,8 @@ __all__ = (
     "digest_arguments",
     "parse_decision",
     "parse_resolution",
+    "remember_fault",
+    "unknown_fields",
 )
 
 
@@ -144,6 +147,29 @@ class DecisionRefused(ValueError):
     """The decision is not of its form; the message names the fault."""
 
 
+class Described(Protocol):
+    """A tool as far as a decision about its calls is held against it; a `ToolSpec` is one."""
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, Json]:
+        """JSON Schema of its arguments."""
+        ...
+
+
+def unknown_fields(
+    fields: Iterable[str] | None, parameters: Mapping[str, Json]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those of the fields that are no argument of a tool, and all that are one."""
+    properties = parameters.get("properties")
+    known = tuple(sorted(properties)) if isinstance(properties, Mapping) else ()
+    return tuple(name for name in fields or () if name not in known), known
+
+
 class RememberScope(StrEnum):
     """Where a remembered approval holds: in this run, or in every run of its task."""
 
@@ -251,6 +277,23 @@ class Remember:
             "lasts_seconds": self.lasts_seconds,
             "max_uses": self.max_uses,
         }
+
+
+def remember_fault(
+    remember: Remember | None, tool: str, parameters: Mapping[str, Json]
+) -> str | None:
+    """Why an approval of this tool cannot be remembered so; None when it can.
+
+    An argument that the tool does not have is absent from every call: a rule about it alone would
+    hold for all of them.
+    """
+    fields = None if remember is None else remember.fields
+    unknown, known = unknown_fields(fields, parameters)
+    if not unknown:
+        return None
+    named, all_of = ", ".join(repr(name[:80]) for name in unknown), ", ".join(known) or "none"
+    word = "is no argument" if len(unknown) == 1 else "are no arguments"
+    return f"remember.fields: {named} {word} of {tool}; there are: {all_of}"
 
 
 def _edited(value: object) -> Mapping[str, Json] | None:
@@ -395,8 +438,11 @@ _REQUIRED: Final = frozenset({"request_id", "verdict", "decided_by"})
 _ALLOWED: Final = _REQUIRED | {"reason", "edited_args", "remember"}
 
 
-def parse_decision(value: object) -> Decision:
+def parse_decision(value: object, tool: Described | None = None) -> Decision:
     """Read a decision that came from outside, as a JSON object.
+
+    With the *tool* that it is about, `remember.fields` are held against the tool's arguments here
+    already; the loop does that in any case.
 
     Raises:
         DecisionRefused: not an object, a field is missing, unknown or of the wrong kind: a
@@ -407,4 +453,8 @@ def parse_decision(value: object) -> Decision:
     unknown, missing = sorted(set(value) - _ALLOWED, key=str), sorted(_REQUIRED - set(value))
     if unknown or missing:
         raise DecisionRefused(f"unknown fields {unknown}, missing fields {missing}")
-    return Decision(**value)
+    decision = Decision(**value)
+    fault = None if tool is None else remember_fault(decision.remember, tool.name, tool.parameters)
+    if fault is not None:
+        raise DecisionRefused(fault)
+    return decision

@@ -122,6 +122,14 @@ STOP_ROWS: Final[Mapping[StopCode, CodeRow]] = {
         "Money is counted, and the model has no price in the table or no name.",
         "Add a row for the name that the model answers with.",
     ),
+    StopCode.DECISION_REFUSED: CodeRow(
+        "A decision wants what the tool cannot give: it names an argument that the tool has not.",
+        "Correct the decision; the request is as open as it was.",
+    ),
+    StopCode.TOOL_MISSING: CodeRow(
+        "A call that is in hand is of a tool that this runtime does not have; nothing was changed.",
+        "Resume with the runtime that has it; deny the call; or give it up with `abandon=True`.",
+    ),
     StopCode.APPROVAL_NOT_FOUND: CodeRow(
         "A decision names no pending request.", "Use the id of a pending request."
     ),

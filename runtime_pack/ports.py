@@ -114,6 +114,23 @@ class PreflightRuntime(Protocol):
         ...
 
 
+@runtime_checkable
+class PartlyKnowingRuntime(Protocol):
+    """A runtime that runs tools of which it has no spec: those of a runtime inside it that says none."""
+
+    @property
+    def knows_every_tool(self) -> bool:
+        """Whether a tool without a spec is a tool that this runtime does not run."""
+        ...
+
+
+def knows_every_tool(runtime: ToolRuntime) -> bool:
+    """Whether None from `tool_spec` means that there is no such tool. A runtime without one cannot say."""
+    if not isinstance(runtime, PreflightRuntime):
+        return False
+    return not isinstance(runtime, PartlyKnowingRuntime) or runtime.knows_every_tool is True
+
+
 _F = TypeVar("_F", bound=Callable[..., object])
 
 

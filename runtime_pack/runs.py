@@ -15,7 +15,14 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from runtime_pack.approvals import ApprovalRequest, Decision, Resolution, Settled, Verdict
+from runtime_pack.approvals import (
+    ApprovalRequest,
+    Decision,
+    Resolution,
+    Settled,
+    Verdict,
+    remember_fault,
+)
 from runtime_pack.audit import AuditLog
 from runtime_pack.errors import (
     CallCode,
@@ -452,7 +459,18 @@ def _refused(known: _Known, decision: Decision, now: datetime) -> Reply | None:
     if request.expired(now):
         text = f"it expired at {request.expires_at}; resume the run, and the model can ask again"
         return Reply(request_id=request_id, code=CallCode.APPROVAL_EXPIRED, message=text)
+    fault = _remember_fault(known, decision, request.tool)
+    if fault is not None:
+        return Reply(request_id=request_id, code=StopCode.DECISION_REFUSED, message=fault)
     return None
+
+
+def _remember_fault(known: _Known, decision: Decision, tool: str) -> str | None:
+    """Why the approval cannot be remembered so, by the tools that the run was started with."""
+    given: Mapping[str, Any] = known.held.turn_input
+    tools = given["tools"]
+    forms = [spec["parameters"] for spec in tools if spec["name"] == tool]
+    return remember_fault(decision.remember, tool, forms[0]) if forms else None
 
 
 def _resolved(decision: Decision, resolution: Resolution) -> Reply:

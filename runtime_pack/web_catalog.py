@@ -53,6 +53,7 @@ from runtime_pack.ports import (
     ReleasableRuntime,
     ResultLimitedRuntime,
     ToolRuntime,
+    knows_every_tool,
 )
 from runtime_pack.records import log_word
 from runtime_pack.violations import violation_event
@@ -329,6 +330,11 @@ class _WebToolRuntime:
         if own is not None or not isinstance(self._base, PreflightRuntime):
             return own
         return self._base.tool_spec(name)
+
+    @property
+    def knows_every_tool(self) -> bool:
+        """Whether the base runtime says which tools it runs; this one's own are known."""
+        return knows_every_tool(self._base)
 
     def check_allowlists(self, allowlists: _Lists) -> None:
         """Read the lists of a contract before its run starts.

@@ -41,6 +41,7 @@ from runtime_pack.ports import (
     SystemClock,
     ToolRuntime,
     TurnRequest,
+    knows_every_tool,
 )
 from runtime_pack.prices import PriceTable
 from runtime_pack.remembered import RememberedRule
@@ -213,6 +214,13 @@ class GuardedRuntime:
         """The spec of a tool of the inner runtime, if it knows its tools."""
         inner = self.inner
         return inner.tool_spec(name) if isinstance(inner, PreflightRuntime) else None
+
+    def has_tool(self, name: str) -> bool:
+        """Whether the inner runtime has a tool: no only when it is sure; see `knows_every_tool`."""
+        inner = self.inner
+        if not isinstance(inner, PreflightRuntime) or inner.tool_spec(name) is not None:
+            return True
+        return not knows_every_tool(inner)
 
     @property
     def may_wrap_up(self) -> bool:

@@ -17,7 +17,13 @@ from typing import Final
 import attrs
 import orjson
 
-from runtime_pack.approvals import ApprovalRequest, Decision, Verdict, digest_arguments
+from runtime_pack.approvals import (
+    ApprovalRequest,
+    Decision,
+    Verdict,
+    digest_arguments,
+    remember_fault,
+)
 from runtime_pack.catalog import Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import AuditError, CallCode, EmitterError, StateRefused
 from runtime_pack.events import EventCode
@@ -572,6 +578,10 @@ class Judge:
         spec = offered.get(request.tool)
         if spec is not None and self.definition(spec) != request.tool_sha256:
             return _Today(refused=_unknown(request.tool, {})), EventCode.APR002A
+        if spec and remember_fault(decision.remember, spec.name, spec.parameters):
+            # Whoever brings it is told before; this is for what was kept without being read.
+            text = "The decision on this call was not one that can be followed."
+            return _Today(refused=refusal(CallCode.POLICY_ERROR, text)), EventCode.APR003D
         return await self._stricter(call, offered, context), EventCode.APR002A
 
 

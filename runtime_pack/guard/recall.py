@@ -8,7 +8,7 @@ from typing import Final
 
 import attrs
 
-from runtime_pack.approvals import ApprovalRequest, Decision
+from runtime_pack.approvals import ApprovalRequest, Decision, unknown_fields
 from runtime_pack.catalog import ToolOutput, ToolSpec
 from runtime_pack.errors import CallCode, StateRefused
 from runtime_pack.guard.task_run import TaskRun
@@ -79,7 +79,10 @@ class Recall:
         arguments: Mapping[str, Json],
         reasons: tuple[str, ...],
     ) -> RememberedRule | None:
-        """A remembered approval that answers this call; one with another seal is none."""
+        """A remembered approval that answers this call; one with another seal is none.
+
+        Nor is one about an argument that the tool does not have: it would answer every call.
+        """
         run = self._run
         if not run.memory:
             return None
@@ -93,7 +96,8 @@ class Recall:
             reasons=reasons,
             now=run.clock.now(),
         )
-        return next((rule for rule in run.memory.answers(asked) if self._is_ours(rule)), None)
+        rules = (rule for rule in run.memory.answers(asked) if self._is_ours(rule))
+        return next((r for r in rules if not unknown_fields(r.fields, spec.parameters)[0]), None)
 
     def _is_ours(self, rule: RememberedRule) -> bool:
         try:

@@ -14,7 +14,14 @@ from typing import Any, Final
 
 import attrs
 
-from runtime_pack.approvals import ApprovalRequest, Decision, Resolution, Settled, Verdict
+from runtime_pack.approvals import (
+    ApprovalRequest,
+    Decision,
+    Resolution,
+    Settled,
+    Verdict,
+    remember_fault,
+)
 from runtime_pack.catalog import Effects, Executed, ToolOutput, ToolSpec, index_catalog
 from runtime_pack.errors import (
     AuditError,
@@ -195,6 +202,9 @@ class Drive:
         decisions = tuple({word.request_id: word for word in reversed(given)}.values())
         if letters.cancel is not None:
             return await self.call_off(letters.cancel.words)
+        problem = self._lacking(decisions, abandon=abandon)
+        if problem is not None:
+            return self._result(problem, await self._saved())
         granted = self._grant((*self._granted(letters), *grants), message)
         over = self._over(message, granted)
         if over is not None:
@@ -319,7 +329,41 @@ class Drive:
         if not words.setdefault(request_id, decision).says_the_same(decision):
             text = f"{request_id} is decided in two ways at once"
             return failure("approval", StopCode.APPROVAL_CONFLICT, text)
+        fault = self._remember_fault(decision, pending[request_id].request)
+        return None if fault is None else failure("approval", StopCode.DECISION_REFUSED, fault)
+
+    def _remember_fault(self, decision: Decision, request: ApprovalRequest | None) -> str | None:
+        """Why the approval cannot be remembered as it says; then it is no approval either."""
+        spec = None if request is None else self.offered.get(request.tool)
+        if spec is None:
+            return None
+        return remember_fault(decision.remember, spec.name, spec.parameters)
+
+    def _lacking(self, decisions: Sequence[Decision], *, abandon: bool) -> Outcome | None:
+        """What is in hand and cannot go on here: a call of a tool that this runtime does not have.
+
+        What a person denies, or did not answer in time, needs no tool. A tool that is here in
+        another form is another matter: its call is refused.
+        """
+        if abandon:
+            return None
+        closed = {d.request_id for d in decisions if d.verdict is Verdict.DENY}
+        now = self.run.clock.now()
+        for slot in _open_slots(self.state):
+            request, name = slot.request, slot.call.name
+            waits = slot.status is SlotStatus.PENDING and request is not None
+            if waits and request and (request.request_id in closed or request.expired(now)):
+                continue
+            if self._is_gone(name):
+                text = f"waits for a call of `{name}`, which this runtime does not have"
+                return failure("tool", StopCode.TOOL_MISSING, f"run {self.run.id} {text}")
         return None
+
+    def _is_gone(self, name: str) -> bool:
+        """Whether the runtime that the run was started with had the tool, and this one has not."""
+        definitions: object = self.keeper.given["definitions"]
+        had = isinstance(definitions, Mapping) and definitions.get(name)
+        return bool(had) and not self.guarded.has_tool(name)
 
     def _check_resolved(self, decision: Decision) -> Outcome | None:
         """What a decision on a request that was decided is told: it has no effect."""
@@ -820,6 +864,9 @@ class Drive:
         given = self.decisions.pop(request.request_id, None)
         if given is None and request.request_id not in self.unanswered:
             given = await self.guarded.decide(request)
+            if given is not None and self._remember_fault(given, request):
+                # Half of a decision is none.
+                given = None
         if given is None and request.expired(self.run.clock.now()):
             return Decision(
                 request_id=request.request_id, verdict=Verdict.DENY, decided_by=_EXPIRED

@@ -236,10 +236,13 @@ def _refuse_other_definitions(guarded: GuardedRuntime, given: TurnInput) -> None
     """What is offered must be what runs: form, trust, effects and time are the runtime's own.
 
     Raises:
-        ContractError: the runtime has the tool under another definition.
+        ContractError: the runtime has the tool under another definition, or says that it does not
+            have it.
     """
     for spec in given.tool_catalog:
         own: object = guarded.tool_spec(spec.name)
+        if own is None and not guarded.has_tool(spec.name):
+            raise ContractError("tool_catalog", f"the runtime does not have the tool {spec.name}")
         if own is None:
             continue
         if not isinstance(own, ToolSpec) or own.sha256 != spec.sha256:

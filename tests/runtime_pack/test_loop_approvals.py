@@ -16,6 +16,7 @@ from runtime_pack import (
     Completed,
     ContractError,
     Decision,
+    ExecutionContext,
     Label,
     LoopError,
     LoopResult,
@@ -26,18 +27,28 @@ from runtime_pack import (
     ToolOutput,
     ToolPolicy,
     ToolRule,
+    ToolRuntime,
+    TurnInput,
+    UserMessage,
     Verdict,
+    create_agent_runtime,
+    create_agent_task_run,
+    create_web_tool_runtime,
+    run_governed_agent_loop,
 )
 from runtime_pack.catalog import Effects
 from runtime_pack.messages import Json, ToolMessage
 from runtime_pack.testing import (
+    ListEmitter,
     MovableClock,
     Rehearsal,
     ScriptedApprover,
+    ScriptedModel,
     ToolShelf,
     calls,
     reply,
 )
+from web_tools.search import create_fixture_web_search_provider
 
 ASK = ToolRule(tool="t:gate*", approval_class="request_user", reason="it writes")
 GATE = ToolPolicy([ASK])
@@ -228,7 +239,7 @@ NARROWED = ToolShelf().add("t:gate", parameters={"type": "object", "properties":
 GONE = ToolShelf().add("t:echo")
 
 
-@pytest.mark.parametrize("shelf", [REDEFINED, NARROWED, GONE], ids=["effects", "schema", "gone"])
+@pytest.mark.parametrize("shelf", [REDEFINED, NARROWED], ids=["effects", "schema"])
 def test_a_tool_that_changed_since_the_request_is_refused(shelf: ToolShelf) -> None:
     """The approval was for the tool as it was; what now has its name does not run."""
 
@@ -243,6 +254,93 @@ def test_a_tool_that_changed_since_the_request_is_refused(shelf: ToolShelf) -> N
         assert "t:gate" not in stage.model.requests[0][1]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("verdict", ["approve", None])
+def test_a_runtime_without_the_tool_does_not_use_up_the_approval(verdict: str | None) -> None:
+    """It is told which tool it lacks; nothing changes, and the right host carries the decision out."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        first = await stage.play(ONE)
+        decisions = [decide(first.requests[0])] if verdict else []
+        right, stage.shelf = stage.shelf, GONE
+        lost = await stage.go_on(first, decisions=decisions)
+
+        assert isinstance(lost, LoopError)
+        assert lost.stop is not None
+        assert stop_code(lost) == StopCode.TOOL_MISSING
+        waits = "waits for a call of `t:gate`, which this runtime does not have"
+        assert lost.stop.message == f"run {first.run_id} {waits}"
+        assert lost.requests == first.requests
+        assert lost.state == first.state
+
+        stage.shelf = right
+        result = await stage.go_on(first, reply(), decisions=[decide(first.requests[0])])
+
+        assert told(result) == [None]
+        assert stage.shelf.ran["t:gate"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_denial_needs_no_tool() -> None:
+    """A host that took the tool away for good can still say no to the call that waits."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        first = await stage.play(ONE)
+        stage.shelf = GONE
+        denial = Decision(request_id=first.requests[0].request_id, verdict="deny", decided_by="ann")
+        result = await stage.go_on(first, reply(), decisions=[denial])
+
+        assert told(result) == ["DENIED_BY_PERSON"]
+
+    asyncio.run(scenario())
+
+
+def test_a_call_of_a_tool_that_is_gone_can_be_given_up() -> None:
+    """With `abandon` the run goes on without it."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        first = await stage.play(ONE)
+        stage.shelf = GONE
+        result = await stage.go_on(first, reply(), message="leave it", abandon=True)
+
+        assert isinstance(result, Completed)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_tool_that_is_offered_and_not_there_keeps_the_run_from_starting(knows: bool) -> None:
+    """Where the runtime can say so; one whose base does not say what it runs may have it."""
+    base = create_agent_runtime(model=ScriptedModel([reply()]), tools=GONE.tools)
+    runtime = base if knows else _Opaque(base)
+    corpus, emitter = create_fixture_web_search_provider([]), ListEmitter()
+    web = create_web_tool_runtime(runtime, provider=corpus, allowlist=[], emitter=emitter)
+    given = TurnInput(messages=[UserMessage(text="go")], tool_catalog=rehearsal().shelf.specs)
+    guarded = create_agent_task_run(TaskContract()).guard_runtime(web)
+    drive = run_governed_agent_loop(runtime=guarded, execute_turn_input=given)
+
+    if knows:
+        with pytest.raises(ContractError, match="the runtime does not have the tool t:gate"):
+            asyncio.run(drive)
+    else:
+        assert isinstance(asyncio.run(drive), Completed)
+
+
+class _Opaque:
+    """A runtime that does not say which tools it has."""
+
+    def __init__(self, inner: ToolRuntime) -> None:
+        self._inner = inner
+
+    async def execute_tool(
+        self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
+    ) -> ToolOutput:
+        return await self._inner.execute_tool(name, arguments, context)
 
 
 def test_a_message_is_refused_while_a_call_waits() -> None:
@@ -568,16 +666,21 @@ def test_an_admitted_call_may_now_need_a_person() -> None:
     asyncio.run(scenario())
 
 
-def test_an_admitted_call_of_a_tool_that_is_gone_is_refused() -> None:
-    """What the runtime has no more cannot run."""
+def test_an_admitted_call_waits_for_a_runtime_that_has_its_tool() -> None:
+    """What was admitted is not lost to a host that was set up without the tool."""
 
     async def scenario() -> None:
         stage = rehearsal()
         first = await admitted_and_paused(stage)
-        stage.shelf = ToolShelf().add("t:gate")
+        right, stage.shelf = stage.shelf, ToolShelf().add("t:gate")
+        lost = await stage.go_on(first)
+
+        assert stop_code(lost) == StopCode.TOOL_MISSING
+
+        stage.shelf = right
         result = await stage.go_on(first, reply())
 
-        assert told(result) == ["UNKNOWN_TOOL"]
+        assert told(result) == [None]
         assert result.ledger.reserved == {}
 
     asyncio.run(scenario())

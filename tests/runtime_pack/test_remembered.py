@@ -38,7 +38,7 @@ from runtime_pack import (
     create_agent_runtime,
     create_agent_task_run,
 )
-from runtime_pack.approvals import RememberScope
+from runtime_pack.approvals import DecisionRefused, RememberScope, parse_decision
 from runtime_pack.errors import StateRefused
 from runtime_pack.labels import join
 from runtime_pack.messages import Json, ToolMessage
@@ -324,6 +324,107 @@ def test_named_fields_have_to_be_equal(later: dict[str, str], asked: bool) -> No
         result = await remembered(stage, {"fields": ["x", "y"]}, *script, x="1", n="1")
 
         assert isinstance(result, ApprovalRequired if asked else Completed)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("fields", [["t0"], ["x", "t0"], ["X"], [""]], ids=str)
+@pytest.mark.parametrize("store", [True, False], ids=["resume", "approver"])
+def test_a_field_that_is_no_argument_makes_the_decision_none(
+    fields: list[str], store: bool
+) -> None:
+    """Absent from every call, it would hold for every call; nothing runs, and the request is open."""
+
+    async def scenario() -> None:
+        stage = rehearsal(approver=None if store else Remembering(fields))
+        waiting = await stage.play(gate(x="1"))
+        (request,) = waiting.requests
+
+        assert isinstance(waiting, ApprovalRequired)
+        assert not stage.shelf.ran
+
+        stage.approver = None
+        wrong = said(request, remember={"fields": fields})
+        refused = await stage.go_on(waiting, decisions=[wrong])
+
+        assert refused.stop is not None
+        assert refused.stop.code == StopCode.DECISION_REFUSED
+        assert "of t:gate; there are: n, x, y" in refused.stop.message
+        assert refused.requests == (request,)
+        assert not stage.shelf.ran
+
+        right = said(request, remember={"fields": ["x"]})
+        result = await stage.go_on(waiting, reply(), decisions=[right])
+
+        assert isinstance(result, Completed)
+        assert stage.shelf.ran == {"t:gate": 1}
+
+    asyncio.run(scenario())
+
+
+class Remembering:
+    """An approver that says yes, to be remembered for these fields."""
+
+    def __init__(self, fields: list[str]) -> None:
+        self.fields = fields
+
+    async def decide(self, request: ApprovalRequest) -> Decision | None:
+        return said(request, remember={"fields": self.fields})
+
+
+def test_a_field_that_is_no_argument_is_refused_when_the_tool_is_known() -> None:
+    """Whoever reads the decision can say so to the person at once."""
+    body = {
+        "request_id": "apr-1",
+        "verdict": "approve",
+        "decided_by": "ann",
+        "remember": {"fields": ["t0"]},
+    }
+    (spec, _) = shelf().specs
+
+    with pytest.raises(DecisionRefused) as refused:
+        parse_decision(body, spec)
+
+    text = "remember.fields: 't0' is no argument of t:gate; there are: n, x, y"
+    assert str(refused.value) == text
+
+
+def test_a_direct_call_is_not_run_by_such_a_decision() -> None:
+    """The guard itself refuses it: nothing runs, and nothing is remembered."""
+
+    async def scenario() -> None:
+        tools, contract = shelf(), TaskContract(tool_policy=ToolPolicy([ASK]))
+        run = create_agent_task_run(contract, approver=Remembering(["t0"]))
+        guarded = run.guard_runtime(
+            create_agent_runtime(model=ScriptedModel([]), tools=tools.tools)
+        )
+        output = await guarded.execute_tool("t:gate", {"x": "1"}, ExecutionContext())
+
+        assert output.code == "POLICY_ERROR"
+        assert not tools.ran
+        assert run.remembered == ()
+
+    asyncio.run(scenario())
+
+
+def test_a_rule_of_an_earlier_version_about_no_argument_answers_nothing() -> None:
+    """It was sealed when nobody looked, and a person is asked all the same."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        waiting = await stage.play(gate(x="1"))
+        word = said(waiting.requests[0], remember={"max_label": INTERNAL})
+        await stage.go_on(waiting, reply(), decisions=[word])
+        (rule,) = stage.run.remembered
+        vacuous = attrs.evolve(
+            rule, scope=RememberScope.TASK, task="t", fields=("t0",), arguments={}, uses=0
+        )
+
+        stage = rehearsal(task="t", seal=Seal(KEY))
+        stage.remembered = (seal_rule(Seal(KEY), vacuous),)
+        result = await stage.play(gate(x="2"))
+
+        assert isinstance(result, ApprovalRequired)
 
     asyncio.run(scenario())
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import attrs
 import orjson
 import pytest
 
@@ -23,6 +24,7 @@ from runtime_pack import (
     LoopError,
     LoopResult,
     MemoryRunStore,
+    Remember,
     Seal,
     SharedRunStore,
     SQLiteRunStore,
@@ -164,6 +166,24 @@ def test_a_decision_about_nothing_is_refused(store: SharedRunStore) -> None:
         for run_id in ("run-0", "../x"):
             with pytest.raises(RunNotFound):
                 await runs.approve(store, run_id, "apr-0", decided_by="ann")
+
+    asyncio.run(scenario())
+
+
+def test_a_decision_that_cannot_be_followed_is_not_left(store: SharedRunStore) -> None:
+    """It is said at once, by the tools that the run was started with, and the next one counts."""
+
+    async def scenario() -> None:
+        there = stage(store)
+        waiting = await there.play(BATCH)
+        right = word(waiting.requests[0].request_id)
+        wrong = attrs.evolve(right, remember=Remember(fields=["t0"]))
+        refused = await runs.decide(store, waiting.run_id, wrong)
+
+        assert refused.code is StopCode.DECISION_REFUSED
+        assert refused.message.startswith("remember.fields: 't0' is no argument of t:gate; ")
+        assert {} == dict(await store.letters(waiting.run_id))
+        assert (await runs.decide(store, waiting.run_id, right)).code is None
 
     asyncio.run(scenario())
 
