@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -72,4 +73,9 @@ async def serve(
                 )
     except OSError as error:
         text = f"the pages cannot be served on port {port}: {error.strerror or error}"
+        if port and error.errno == errno.EADDRINUSE:
+            text = (
+                f"port {port}, on which this run's pages were served, is taken (another program "
+                "listens there); free it and resume again"
+            )
         raise click.ClickException(text) from error

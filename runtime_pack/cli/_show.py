@@ -58,7 +58,8 @@ def references(text: str, steps: Iterable[StepRecord]) -> tuple[Reference, ...]:
 def show_answer(console: Console, result: LoopResult) -> None:
     """The answer and its references. Nothing in it is taken as markup."""
     body, listed = _REFERENCE.sub("", result.text).rstrip(), references(result.text, result.steps)
-    console.print(Text(plain(body)))
+    if body:
+        console.print(Text(plain(body)))
     if listed:
         console.print()
     for reference in listed:
@@ -82,13 +83,23 @@ def show_steps(console: Console, steps: Sequence[StepRecord]) -> None:
     table = _table()
     for name in ("step", "tool", "outcome"):
         table.add_column(name)
-    for name in ("turns", "steps", "ms", "tokens"):
+    priced = any(record.cost for record in steps)
+    for name in ("turns", "steps", "ms", "tokens", *(["cost"] if priced else [])):
         table.add_column(name, justify="right")
-    for record in steps:
+    for record in sorted(steps, key=_place):
         outcome = "ok" if record.ok else Text(plain(record.code or "failed"), style="red")
-        table.add_row(record.step, Text(plain(record.tool)), outcome, *_costs(record))
+        money = (money_text(record.cost),) if priced else ()
+        table.add_row(record.step, Text(plain(record.tool)), outcome, *_costs(record), *money)
     console.print()
     console.print(table)
+
+
+def _place(record: StepRecord) -> list[tuple[int, str]]:
+    """Steps in the order in which they were asked for: `t2` before `t10`."""
+    return [
+        (int(part) if part.isdigit() else -1, part)
+        for part in re.findall(r"[0-9]+|[^0-9]+", record.step)
+    ]
 
 
 def _costs(record: StepRecord) -> tuple[str, str, str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import shlex
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -22,6 +21,9 @@ from egress import AddressPolicy, AllowlistError, parse_allowlist
 from runtime_pack.agent import create_agent_runtime
 from runtime_pack.approvals import ApprovalRequest, Decision, Verdict
 from runtime_pack.audit import AuditLog
+from runtime_pack.cli._advice import grant_advice
+from runtime_pack.cli._ask_model import model_of, prices_of
+from runtime_pack.cli._ask_told import Told
 from runtime_pack.cli._corpus import load_corpus, serve
 from runtime_pack.cli._interrupts import INTERRUPTED, Interrupts, run_interruptibly
 from runtime_pack.cli._people import answer_all, ask_person, can_ask
@@ -29,15 +31,14 @@ from runtime_pack.cli._runs import EXIT_CODES, Driven, drive
 from runtime_pack.cli._show import result_json, show_answer, show_budgets, show_steps
 from runtime_pack.cli._state import StateFolder, open_state, state_option
 from runtime_pack.cli._text import exit_codes, note, say, say_json
-from runtime_pack.cli.policy import load_policy, policy_option
+from runtime_pack.cli.policy import load_policy
 from runtime_pack.errors import ContractError, StateRefused, StopCode
-from runtime_pack.events import Event, EventType
 from runtime_pack.guard import GuardedRuntime, create_agent_task_run
+from runtime_pack.ledger import STEPS
 from runtime_pack.loop import LoopResult, TurnInput
 from runtime_pack.machine import OutcomeKind
 from runtime_pack.messages import Message, SystemMessage, UserMessage, clean_text
 from runtime_pack.models import ExtractiveModel
-from runtime_pack.models.select import open_model
 from runtime_pack.policy import ApprovalClass, TaskContract, ToolPolicy, ToolRule
 from runtime_pack.policy_file import PolicyFile, parse_policy
 from runtime_pack.ports import Model
@@ -92,10 +93,16 @@ class _Spec:
     model_allow: tuple[str, ...] = ()
     # The text of the policy file that the run was started under: it is what the run stays under.
     policy: str | None = None
+    policy_name: str | None = None
+
+    def policy_file(self) -> PolicyFile | None:
+        """The policy that the run is under."""
+        return None if self.policy is None else parse_policy(self.policy)
 
     def address(self) -> AddressPolicy:
         """The address policy of the run."""
-        return AddressPolicy() if self.policy is None else parse_policy(self.policy).address
+        policy = self.policy_file()
+        return AddressPolicy() if policy is None else policy.address
 
     def contract(self) -> TaskContract:
         """The contract of the run.
@@ -183,7 +190,13 @@ _EXIT: Final = exit_codes(
     metavar="ENTRY",
     help="An address inside that the name of the model's server may lead to. Repeat it.",
 )
-@policy_option
+@click.option(
+    "--policy",
+    "policy_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A policy file; it takes the place of the options that it decides. Its prices and the key that it names are used. ask adds the address of its own corpus server to allow; nothing else is added, and nothing at all with --provider.",
+)
 @click.option("--resume", "resume", metavar="RUN", help="Take up a saved run.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for machines.")
 @state_option
@@ -225,6 +238,7 @@ def command(
             model=model,
             model_allow=model_allow,
             policy=None if policy is None else policy.text,
+            policy_name=None if policy_path is None else clean_text(str(policy_path)),
         )
         _refuse_bad_limits(spec)
     opened = None if spec is None else _opened(spec)
@@ -297,11 +311,8 @@ def _refuse_bad_limits(spec: _Spec) -> None:
 
 
 def _opened(spec: _Spec) -> Model:
-    """The model of a run; a missing key or package is told before anything is begun."""
-    try:
-        return open_model(spec.model, environment=os.environ, reachable=spec.model_allow)
-    except ContractError as error:
-        raise click.BadParameter(error.problem, param_hint="--model") from error
+    """The model of a run; what it lacks is told before anything is begun."""
+    return model_of(spec.model, spec.model_allow, spec.policy_file())
 
 
 def _checked(allow: tuple[str, ...]) -> tuple[str, ...]:
@@ -355,19 +366,6 @@ def _noted(run_id: str, body: bytes) -> bytes:
     return b"asked:" + run_id.encode() + b"\n" + body
 
 
-class _Told:
-    """The host's end for security events: each denial is told to the person, with what to add."""
-
-    async def emit(self, event: Event) -> None:
-        """Say what was refused, by which rule, and the entry that would admit it."""
-        if event.type is not EventType.SANDBOX_VIOLATION or event.decision is None:
-            return
-        host, rule = event.object["host"], event.decision["rule"]
-        entry = event.object["nearest_entry"]
-        advice = f"; to allow it: --allow {entry}" if entry else ""
-        note(f"{event.type}: {host} refused by {rule} ({event.decision['reason_code']}){advice}")
-
-
 @attrs.frozen(kw_only=True)
 class _Asked:
     """One call of the command."""
@@ -381,6 +379,9 @@ class _Asked:
     given_state_dir: Path | None
 
     async def run(self, interrupts: Interrupts) -> int:
+        if self.resume is not None and await self.state.store.is_claimed(self.resume):
+            text = f"run {self.resume} is being driven by another process"
+            raise click.ClickException(text)
         async with self._source() as (provider, allow, port):
             with self.state.logging() as audit:
                 driven = await self._drive(audit, provider, allow, port, interrupts)
@@ -402,7 +403,10 @@ class _Asked:
 
         def make() -> GuardedRuntime:
             run = create_agent_task_run(
-                self.spec.contract(), audit=audit, run_id=run_ids[0] if run_ids else None
+                self.spec.contract(),
+                audit=audit,
+                run_id=run_ids[0] if run_ids else None,
+                prices=prices_of(self.spec.policy_file()),
             )
             if not run_ids:
                 run_ids.append(run.id)
@@ -412,7 +416,7 @@ class _Asked:
                 run.guard_runtime(base),
                 provider=provider,
                 allowlist=allow,
-                emitter=_Told(),
+                emitter=Told(policy=self.spec.policy_name, own=allow[0] if port else None),
                 address_policy=self.spec.address(),
             )
             # The composition above puts the web tools inside the guard.
@@ -445,9 +449,11 @@ class _Asked:
     async def _source(self) -> AsyncIterator[tuple[WebSearchProvider, tuple[str, ...], int]]:
         """The provider, the allowlist and the port of the pages (0 without a corpus)."""
         if self.spec.provider is not None:
+            provider = _load_provider(self.spec.provider)
             if not self.spec.allow:
-                note("note: without --allow every page read is denied")
-            yield _load_provider(self.spec.provider), self.spec.allow, 0
+                key = "--allow" if self.spec.policy is None else "entries in allow"
+                note(f"note: without {key} every page read is denied")
+            yield provider, self.spec.allow, 0
             return
         corpus = load_corpus(None if self.spec.corpus is None else Path(self.spec.corpus))
         for skipped in corpus.skipped:
@@ -474,13 +480,19 @@ class _Asked:
         show_steps(console, result.steps)
         show_budgets(console, result.ledger)
         if result.stop is not None:
-            say(f"{result.kind}: {result.stop.message}")
+            say(f"{result.kind} {result.stop.code}: {result.stop.message}")
         for request in result.requests:
             say(f"waiting for a person: {request.tool} {request.arguments.get('url', '')}")
-        if result.state is not None and not _is_spent(result):
-            say(self._advice(result))
+        if result.state is not None:
+            say(self._more(result) if _is_spent(result) else self._advice(result))
         say(f"log {audit.path}")
         say(f"head {audit.head}")
+
+    def _more(self, result: LoopResult) -> str:
+        """How to give a run more of what it has used up."""
+        short = None if result.stop is None else result.stop.shortfall
+        budget = STEPS if short is None else short.budget
+        return grant_advice(result.run_id, budget, self.given_state_dir)
 
     def _advice(self, result: LoopResult) -> str:
         """How to take the run up again."""
@@ -500,6 +512,9 @@ def _is_spent(result: LoopResult) -> bool:
 def _load_provider(name: str) -> WebSearchProvider:
     """The provider that MODULE:FACTORY makes."""
     module, _, factory = name.partition(":")
+    if not module or not factory:
+        text = f"write MODULE:FACTORY, for example {module or 'myprov'}:make"
+        raise click.BadParameter(text, param_hint="--provider")
     # The installed command does not look where it was called; its own modules go first.
     sys.path.append(str(Path.cwd()))
     try:

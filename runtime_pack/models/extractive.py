@@ -70,6 +70,9 @@ class _Candidate:
 class ExtractiveModel:
     """Searches, reads up to `pages` pages, answers with up to `sentences` quoted sentences."""
 
+    model_name = "extractive"
+    """Its row in a price table, where there is one."""
+
     def __init__(self, *, pages: int = 3, sentences: int = 4) -> None:
         self._pages = pages
         self._sentences = sentences

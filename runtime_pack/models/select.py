@@ -19,7 +19,7 @@ from runtime_pack.ports import Model
 if TYPE_CHECKING:
     from egress.policy import EgressPolicy
 
-__all__ = ("ModelChoice", "Provider", "open_model", "parse_model")
+__all__ = ("ModelChoice", "Provider", "key_variable", "open_model", "parse_model")
 
 
 class Provider(StrEnum):
@@ -42,6 +42,14 @@ _KEYS: Final = {
 # Only this one: the key of OpenAI is not for whoever runs another server.
 _KEY_OF_COMPATIBLE: Final = "OPENAI_COMPATIBLE_API_KEY"
 _FORMS: Final = "extractive, openai:NAME, openai-chat:NAME, openai-responses:NAME, anthropic:NAME or openai-compatible:NAME@URL"
+
+
+def key_variable(provider: Provider) -> tuple[str | None, str]:
+    """The variable that holds a provider's key, and the name of that credential in a policy file."""
+    if provider is Provider.EXTRACTIVE:
+        return None, ""
+    owner = "openai" if _KEYS.get(provider) == "OPENAI_API_KEY" else str(provider)
+    return _KEYS.get(provider, _KEY_OF_COMPATIBLE), f"{owner}.apiKey"
 
 
 @attrs.frozen(kw_only=True)

@@ -231,13 +231,12 @@ def test_ask_answers_with_a_model_of_a_server(mock: Any, tmp_path: Path) -> None
     assert mock.requests() == 2
 
 
-@pytest.mark.loopback
-def test_ask_says_why_a_model_was_not_reached(tmp_path: Path) -> None:
-    """A server's name that leads inside is told with its rule, and nothing was sent."""
+def test_ask_says_why_a_model_is_not_reached(tmp_path: Path) -> None:
+    """A server's name that leads inside is told before the run, with what to write instead."""
     word = "openai-compatible:x@http://localhost:1/v1"
     done = ask("Why?", "--model", word, "--json", state=tmp_path / "state")
 
-    told = json.loads(done.stdout)
-    assert told["kind"] == "error"
-    assert "denied" in told["stop"]["message"]
-    assert "localhost" in told["stop"]["message"]
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "localhost leads to" in done.stderr
+    assert "--model-allow" in done.stderr
+    assert not (tmp_path / "state").exists()
