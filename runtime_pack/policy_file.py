@@ -23,9 +23,10 @@ import orjson
 
 from egress import AddressPolicy, AllowlistError, EgressPolicy, layered_policy, parse_allowlist
 from runtime_pack.errors import ContractError
+from runtime_pack.labels import Confidentiality, Integrity
 from runtime_pack.messages import Json
 from runtime_pack.patterns import PatternRefused, safe_pattern
-from runtime_pack.policy import PolicyRef, TaskContract, ToolPolicy, ToolRule
+from runtime_pack.policy import ApprovalClass, PolicyRef, TaskContract, ToolPolicy, ToolRule
 from runtime_pack.prices import ModelPrice, PriceTable
 
 __all__ = (
@@ -58,6 +59,7 @@ _SOURCE: Final = frozenset({"env", "file"})
 _NOT_BUDGETS: Final = frozenset({"tool_policy", "workspace_allowlist", "task_allowlist", "policy"})
 _BUDGETS: Final = frozenset(f.name for f in attrs.fields(TaskContract)) - _NOT_BUDGETS
 _MONEY: Final = frozenset({"max_cost"})
+_LABELS: Final = (*Integrity, *Confidentiality)
 # None exists in this version: a name here would look as if it did something.
 _PRESETS: Final[frozenset[str]] = frozenset()
 _SINKS: Final[frozenset[str]] = frozenset()
@@ -169,13 +171,19 @@ def read_policy(path: Path | str) -> PolicyFile:
             body = file.read(_MAX_FILE_BYTES + 1)
         if len(body) > _MAX_FILE_BYTES:
             raise _refused(str(path), f"is larger than {_MAX_FILE_BYTES} bytes")
-        return parse_policy(body.decode("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise _refused(str(path), f"cannot be read ({type(error).__name__})") from error
+        return parse_policy(body.decode("utf-8"), name=str(path))
+    except FileNotFoundError as error:
+        raise _refused(str(path), "does not exist") from error
+    except IsADirectoryError as error:
+        raise _refused(str(path), "is a folder, not a file") from error
+    except UnicodeDecodeError as error:
+        raise _refused(str(path), "is not a text in UTF-8") from error
+    except OSError as error:
+        raise _refused(str(path), f"cannot be read ({error.strerror})") from error
 
 
-def parse_policy(text: str) -> PolicyFile:
-    """The policy that a TOML text says.
+def parse_policy(text: str, *, name: str = "/") -> PolicyFile:
+    """The policy that a TOML text says; *name* stands for the text in what is wrong with all of it.
 
     Raises:
         PolicyFileRefused: it is no TOML, or something in it cannot be enforced; all of it is named.
@@ -184,9 +192,9 @@ def parse_policy(text: str) -> PolicyFile:
         body = tomllib.loads(text, parse_float=Decimal)
         canonical = orjson.dumps(_plain(body), option=orjson.OPT_SORT_KEYS)
     except tomllib.TOMLDecodeError as error:
-        raise _refused("/", f"is not TOML: {error}") from error
+        raise _refused(name, f"is not TOML: {error}") from error
     except (RecursionError, TypeError) as error:
-        raise _refused("/", f"is not of this form ({type(error).__name__})") from error
+        raise _refused(name, f"is not of this form ({type(error).__name__})") from error
     digest = f"sha256:{hashlib.sha256(canonical).hexdigest()}"
     reader = _Reader()
     policy = reader.policy(body, digest)
@@ -266,7 +274,7 @@ class _Reader:
         value = body.get(key, {})
         if isinstance(value, dict):
             return value
-        self._fault(key, "is a table")
+        self._fault(key, "must be a table")
         return {}
 
     def _text(
@@ -283,7 +291,7 @@ class _Reader:
         value = body.get("version")
         if type(value) is int and value >= 1:
             return value
-        self._fault("version", "is missing" if value is None else "is a whole number from 1")
+        self._fault("version", "is missing" if value is None else "must be a whole number from 1")
         return 0
 
     def _hosts(self, body: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
@@ -291,7 +299,7 @@ class _Reader:
             return None
         value = body[key]
         if not isinstance(value, list):
-            self._fault(key, "is a list of entries")
+            self._fault(key, "must be a list of entries")
             return ()
         for index, entry in enumerate(value):
             self._try(f"{key}[{index}]", parse_allowlist, [entry])
@@ -308,14 +316,14 @@ class _Reader:
     def _tools(self, body: Mapping[str, Any]) -> ToolPolicy:
         value = body.get("tools", [])
         if not isinstance(value, list):
-            self._fault("tools", "is a list of tables: write [[tools]]")
+            self._fault("tools", "must be a list of tables: write [[tools]]")
             return ToolPolicy()
         rules = [self._rule(each, f"tools[{index}]") for index, each in enumerate(value)]
         return ToolPolicy(rule for rule in rules if rule is not None)
 
     def _rule(self, body: Any, path: str) -> ToolRule | None:
         if not isinstance(body, dict):
-            self._fault(path, "is a table")
+            self._fault(path, "must be a table")
             return None
         self._keys(body, _TOOL, path)
         tool, word = self._text(body, "tool", path), self._text(body, "class", path)
@@ -323,8 +331,15 @@ class _Reader:
         conditions = self._conditions(body.get("when"), f"{path}.when") if "when" in body else None
         if not tool or not word:
             return None
+        for key, value, words in (
+            ("class", word, ApprovalClass),
+            ("label", body.get("label"), _LABELS),
+        ):
+            if value is not None and (not isinstance(value, str) or value not in set(words)):
+                self._fault(f"{path}.{key}", f"must be one of {', '.join(words)}")
+                return None
         rule: ToolRule | None = self._try(
-            path,
+            f"{path}.tool",
             ToolRule,
             tool=tool,
             approval_class=word,
@@ -338,7 +353,7 @@ class _Reader:
         """All of which have to hold. An empty list would hold always, so it is refused."""
         listed = value if isinstance(value, list) else [value]
         if not listed:
-            self._fault(path, "is a condition, or a list of them, and not empty")
+            self._fault(path, "must be a condition, or a list of them that is not empty")
         read = []
         for index, each in enumerate(listed):
             place = f"{path}[{index}]" if isinstance(value, list) else path
@@ -349,13 +364,13 @@ class _Reader:
 
     def _condition(self, body: Any, path: str) -> _Condition | None:
         if not isinstance(body, dict):
-            self._fault(path, "is a table")
+            self._fault(path, "must be a table")
             return None
         self._keys(body, _WHEN, path)
         argument = self._text(body, "argument", path, _POINTER)
         tests = [key for key in ("equals", "one_of", "matches") if key in body]
         if len(tests) != 1:
-            self._fault(path, "has exactly one of equals, one_of, matches")
+            self._fault(path, "must have exactly one of equals, one_of, matches")
             return None
         (test,) = tests
         wanted = self._try(f"{path}.{test}", _wanted, test, body[test])
@@ -376,7 +391,7 @@ class _Reader:
         for name, row in self._part(body, "models").items():
             path = f"prices.models.{name}"
             if not isinstance(row, dict):
-                self._fault(path, "is a table with input and output")
+                self._fault(path, "must be a table with input and output")
                 continue
             self._keys(row, _PRICE, path)
             price = self._try(path, _model_price, row)
@@ -397,7 +412,7 @@ class _Reader:
         value = body.get(key, {})
         if isinstance(value, dict):
             return value
-        self._fault(f"prices.{key}", "is a table")
+        self._fault(f"prices.{key}", "must be a table")
         return {}
 
     def _credentials(self, body: dict[str, Any]) -> dict[str, CredentialSource]:
@@ -407,7 +422,9 @@ class _Reader:
             if not _CREDENTIAL.match(name):
                 self._fault(path, "is not the name of a credential")
             elif not isinstance(source, dict):
-                self._fault(path, 'is a table: { env = "NAME" } or { file = "PATH" }, no value')
+                self._fault(
+                    path, 'must be a table: { env = "NAME" } or { file = "PATH" }, no value'
+                )
             else:
                 self._keys(source, _SOURCE, path)
                 made = self._try(path, _source, source)
@@ -418,7 +435,7 @@ class _Reader:
     def _known(self, body: Mapping[str, Any], key: str, known: frozenset[str]) -> None:
         value = body.get(key, [])
         if not isinstance(value, list):
-            self._fault(key, "is a list of names")
+            self._fault(key, "must be a list of names")
             return
         for index, name in enumerate(value):
             if name not in known:
@@ -434,7 +451,7 @@ def _at(path: str, key: str) -> str:
 
 def _switch(key: str, value: object) -> None:
     if key == "allowed_hosts" and not isinstance(value, list):
-        raise ValueError("is a list of hosts")
+        raise ValueError("must be a list of hosts")
     # Called for what it refuses: a value of the wrong type is the case at hand.
     AddressPolicy(**{key: value})  # type: ignore[arg-type]
 
@@ -452,7 +469,7 @@ def _budget(key: str, value: Any) -> Any:
 def _money(value: object) -> Decimal:
     """An amount: a text, or a number as it is written; never through a binary float."""
     if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
-        raise ValueError('is an amount, such as "0.25"')
+        raise ValueError('must be an amount, such as "0.25"')
     try:
         return Decimal(value)
     except InvalidOperation:
@@ -462,20 +479,20 @@ def _money(value: object) -> Decimal:
 def _model_price(row: Mapping[str, object]) -> ModelPrice:
     amounts = {key: _money(value) for key, value in row.items() if key in _PRICE}
     if not {"input", "output"} <= amounts.keys():
-        raise ValueError("has a price for input and one for output")
+        raise ValueError("must have a price for input and one for output")
     return ModelPrice(**amounts)
 
 
 def _source(body: Mapping[str, object]) -> CredentialSource:
     env, file = body.get("env"), body.get("file")
     if (env is None) == (file is None):
-        raise ValueError("names either a variable (env) or a file")
+        raise ValueError("must name either a variable (env) or a file")
     if env is not None:
         if not isinstance(env, str) or not _VARIABLE.match(env):
-            raise ValueError("env is the name of a variable")
+            raise ValueError("env must be the name of a variable")
         return CredentialSource(env=env)
     if not isinstance(file, str) or not Path(file).is_absolute():
-        raise ValueError("file is an absolute path")
+        raise ValueError("file must be an absolute path")
     return CredentialSource(file=Path(file))
 
 
@@ -489,11 +506,11 @@ _Condition = tuple[str, str, Any]
 def _wanted(test: str, value: Any) -> Any:
     if test == "matches":
         if not isinstance(value, str):
-            raise ValueError("is a regular expression, as a text")
+            raise ValueError("must be a regular expression, as a text")
         return safe_pattern(value)
     options = value if test == "one_of" else [value]
     if not isinstance(options, list) or not options:
-        raise ValueError("is a list with at least one value")
+        raise ValueError("must be a list with at least one value")
     return tuple(_scalar(option) for option in options)
 
 
@@ -502,7 +519,7 @@ def _scalar(value: object) -> str | int | float | bool:
         return float(value)
     if isinstance(value, str | bool | int):
         return value
-    raise ValueError("is a text, a number, true or false")
+    raise ValueError("must be a text, a number, true or false")
 
 
 def _predicate(conditions: tuple[_Condition, ...]) -> Callable[[Mapping[str, Json]], bool]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from runtime_pack.cli._policy_show import policy_json, policy_lines
 from runtime_pack.cli._text import exit_codes, say, say_json
 from runtime_pack.messages import Json
 from runtime_pack.policy_file import PolicyFile, PolicyFileRefused, read_policy
@@ -15,7 +16,11 @@ from runtime_pack.policy_file import PolicyFile, PolicyFileRefused, read_policy
 __all__ = ("command", "egress_policy", "load_policy", "policy_option")
 
 _EXIT: Final = exit_codes(
-    {0: "the file can be enforced", 1: "it cannot; each fault is told", 2: "wrong usage"}
+    {
+        0: "the file can be enforced; what a run needs beside it is told",
+        1: "it cannot; each fault is told",
+        2: "wrong usage",
+    }
 )
 
 policy_option = click.option(
@@ -73,7 +78,10 @@ def command() -> None:
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for machines.")
 def check(path: Path, *, as_json: bool) -> int:
-    """Read FILE as strictly as every command does, and say all that is wrong with it at once."""
+    """Read FILE as strictly as every command does, and say what it says, or all that is wrong with it.
+
+    What a run under it needs beside the file (keys, a model with a price) stands under `needs`.
+    """
     try:
         policy = read_policy(path)
     except PolicyFileRefused as error:
@@ -83,22 +91,8 @@ def check(path: Path, *, as_json: bool) -> int:
         else:
             say("\n".join(f"{fault}" for fault in error.faults))
         return 1
-    summary = _summary(policy)
     if as_json:
-        say_json({"ok": True, **summary})
+        say_json({"ok": True, **policy_json(policy)})
     else:
-        say("\n".join(f"{key:<12} {value}" for key, value in summary.items()))
+        say("\n".join(policy_lines(policy)))
     return 0
-
-
-def _summary(policy: PolicyFile) -> dict[str, Json]:
-    return {
-        "id": policy.id,
-        "version": policy.version,
-        "sha256": policy.sha256,
-        "allow": len(policy.allow),
-        "tools": len(policy.tool_policy.rules),
-        "budgets": ", ".join(sorted(policy.budgets)) or "the defaults",
-        "prices": "none" if policy.prices is None else policy.prices.sha256,
-        "credentials": ", ".join(sorted(policy.credentials)) or "none",
-    }

@@ -133,10 +133,12 @@ FAULTS: dict[str, tuple[str, str]] = {
     "a tool is a text": (HEAD + "tools = ['x']", "tools[0]"),
     "a rule without a tool": (HEAD + "tools = [{ class = 'deny' }]", "tools[0].tool"),
     "a rule without a class": (HEAD + "tools = [{ tool = 'x' }]", "tools[0].class"),
-    "an unknown class": (HEAD + "tools = [{ tool = 'x', class = 'ask' }]", "tools[0]"),
-    "an unknown label": (HEAD + "tools = [{ tool = 'x', class = 'deny', label = 'bad' }]", "tools[0]"),
+    "an unknown class": (HEAD + "tools = [{ tool = 'x', class = 'ask' }]", "tools[0].class"),
+    "a class that is a number": (HEAD + "tools = [{ tool = 'x', class = 1 }]", "tools[0].class"),
+    "an unknown label": (HEAD + "tools = [{ tool = 'x', class = 'deny', label = 'bad' }]", "tools[0].label"),
+    "a label that is a list": (HEAD + "tools = [{ tool = 'x', class = 'deny', label = [] }]", "tools[0].label"),
     "an unknown key of a rule": (HEAD + "tools = [{ tool = 'x', class = 'deny', whem = 1 }]", "tools[0].whem"),
-    "a glob with a bracket": (HEAD + "tools = [{ tool = 'x[ab]', class = 'deny' }]", "tools[0]"),
+    "a glob with a bracket": (HEAD + "tools = [{ tool = 'x[ab]', class = 'deny' }]", "tools[0].tool"),
     "no condition": (HEAD + "tools = [{ tool = 'x', class = 'deny', when = [] }]", "tools[0].when"),
     "a condition of nothing": (HEAD + "tools = [{ tool = 'x', class = 'deny', when = { argument = '/a' } }]", "tools[0].when"),
     "a condition of two": (
@@ -384,6 +386,82 @@ def test_the_command_says_what_a_file_says(whole: str) -> None:
     assert told["ok"] is True
     assert told["sha256"] == parse_policy(WHOLE).sha256
     assert command("policy", "check", whole).return_value == 0
+    assert {"budget": "max_steps", "limit": 5, "default": False} in told["budgets"]
+    assert {"budget": "max_duration_seconds", "limit": 2.5, "default": False} in told["budgets"]
+    assert told["workspace_allow"] == ["docs.example.org"]
+    assert told["task_allow"] is None
+
+
+def test_the_command_says_lists_rules_limits_and_prices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of the file in words, and what a run needs beside it; a credential's value is not read out."""
+    path = tmp_path / "policy.toml"
+    path.write_text(
+        HEAD
+        + """allow = ["a.example", "b.example"]
+workspace_allow = []
+address = { https_only = true }
+[[tools]]
+tool = "mail:*"
+class = "deny"
+reason = "no mail"
+label = "external"
+when = { argument = "/to", one_of = ["ann", 1.5, true] }
+[budgets]
+max_cost = "0.25"
+per_tool = { "mail:send" = 2 }
+[prices]
+models.small = { input = "1.25", output = 2 }
+tools.call = "0.02"
+[credentials]
+one = { env = "ONE_KEY" }
+two = { env = "TWO_KEY" }
+"""
+    )
+    monkeypatch.setenv("ONE_KEY", "sk-secret")
+    monkeypatch.delenv("TWO_KEY", raising=False)
+
+    told = command("policy", "check", str(path))
+
+    assert told.return_value == 0
+    assert "sk-secret" not in told.output
+    lines = [" ".join(line.split()) for line in told.output.splitlines()]
+    for line in (
+        "allow a.example, b.example",
+        "workspace_allow nothing",
+        "task_allow no opinion",
+        "address https_only = true",
+        "rule mail:*: deny, when /to one_of ann, 1.5, true, once the context is external (no mail)",
+        "limit max_steps = 50 (the default)",
+        "limit max_cost = 0.25",
+        "limit per_tool = mail:send 2",
+        "price model small: input 1.25, output 2, cached_input 1.25 USD a million tokens",
+        "price tool call: 0.02 USD a call",
+        "credential one from the variable ONE_KEY (found)",
+        "credential two from the variable TWO_KEY (not found now)",
+        "needs the credential two in the variable TWO_KEY: there is none now",
+        "needs a model with a price; there are: small (ask's built-in model is free)",
+    ):
+        assert line in lines
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """What is wrong with the whole of it is told with its name."""
+    (tmp_path / "bad.toml").write_text("id = ")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    for name, problem in (
+        ("none.toml", "does not exist"),
+        ("", "is a folder, not a file"),
+        ("bad.toml", "is not TOML"),
+        ("bytes.toml", "is not a text in UTF-8"),
+    ):
+        path = tmp_path / name
+        with pytest.raises(PolicyFileRefused) as refused:
+            read_policy(path)
+        (fault,) = refused.value.faults
+        assert fault.path == str(path)
+        assert problem in fault.problem
 
 
 def test_the_command_says_all_that_is_wrong(tmp_path: Path) -> None:
