@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 import attrs
@@ -77,6 +78,7 @@ def tool_bucket(name: str) -> str:
     return f"tool:{name}"
 
 
+@lru_cache(maxsize=1024)
 def step_buckets(tool: str) -> tuple[str, str]:
     """What one step of a tool takes: one of all steps, one of the tool's own."""
     return STEPS, tool_bucket(tool)

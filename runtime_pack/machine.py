@@ -25,6 +25,7 @@ import orjson
 from runtime_pack.approvals import ApprovalRequest
 from runtime_pack.catalog import Executed, ToolOutput
 from runtime_pack.errors import CallCode, StopCode
+from runtime_pack.inner import inner
 from runtime_pack.labels import CLEAN
 from runtime_pack.ledger import HARD, Shortfall
 from runtime_pack.messages import (
@@ -128,7 +129,7 @@ def refusal(
 # ── ingest: from what a provider sent to calls with identities ────────────────────────────────
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class IngestedCall:
     """One call with its identity. `fault` is set when it must not even be classified further."""
 
@@ -242,7 +243,7 @@ def _members(value: object) -> Iterable[object]:
 # ── admissions: what the guard says of one call ───────────────────────────────────────────────
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Admitted:
     """The call may run; its step is reserved.
 
@@ -252,7 +253,7 @@ class Admitted:
     call: ToolCall | None = None
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Refused:
     """The call does not run. `shortfall` is set when a budget refused it.
 
@@ -264,7 +265,7 @@ class Refused:
     stuck: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Pending:
     """The call waits for a person; its step stays reserved."""
 
@@ -283,7 +284,7 @@ class SlotStatus(StrEnum):
     DONE = "done"
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Slot:
     """One call of the batch in hand. `result` is set when it is done.
 
@@ -353,7 +354,7 @@ class Outcome:
     text: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Rules:
     """What the machine itself needs of the contract; `atomic` runs all calls of a response or none."""
 
@@ -362,7 +363,7 @@ class Rules:
     atomic: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Thinking:
     """A model response is awaited; `closing` is set when it is the wrap-up."""
 
@@ -370,7 +371,7 @@ class Thinking:
     closing: Stop | None = None
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Classifying:
     """The calls of a response are being judged."""
 
@@ -379,7 +380,7 @@ class Classifying:
     calls: tuple[IngestedCall, ...]
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Executing:
     """Admitted calls are running."""
 
@@ -388,7 +389,7 @@ class Executing:
     slots: tuple[Slot, ...]
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Waiting:
     """Every call that may run has run; the others wait for people."""
 
@@ -397,7 +398,7 @@ class Waiting:
     slots: tuple[Slot, ...]
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Ended:
     """Nothing follows."""
 
@@ -411,7 +412,7 @@ State: TypeAlias = Thinking | Classifying | Executing | Waiting | Ended
 # ── events in, commands out ───────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class TurnTaken:
     """The model answered; `cut` says that its output was cut short.
 
@@ -424,7 +425,7 @@ class TurnTaken:
     fault: str | None = None
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class TurnLost:
     """No response: the turn was refused by a budget (`soft` when a wrap-up may follow) or failed.
 
@@ -436,7 +437,7 @@ class TurnLost:
     again: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Classified:
     """The guard's words, in emission order; `misbehaving` says that too many were refused."""
 
@@ -444,7 +445,7 @@ class Classified:
     misbehaving: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class ExecutedCalls:
     """What the model is to see of each call, by step."""
 
@@ -452,14 +453,14 @@ class ExecutedCalls:
     misbehaving: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Readmitted:
     """The guard's words on calls that were admitted before the run was taken up, by step."""
 
     admissions: Mapping[str, Admission]
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Ruled:
     """What people decided, by step, as the guard judged it again. Empty: nobody answered."""
 
@@ -467,7 +468,7 @@ class Ruled:
     misbehaving: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Interrupted:
     """The drive stops here. `resumable` leaves the state as it is; else the run is over.
 
@@ -485,56 +486,56 @@ Event: TypeAlias = (
 """What the driver tells the machine."""
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class AskModel:
     """Take a turn; `final` offers no tools and adds the notice."""
 
     final: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Classify:
     """Judge these calls in order."""
 
     calls: tuple[IngestedCall, ...]
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Execute:
     """Run these slots."""
 
     slots: tuple[Slot, ...]
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Readmit:
     """Judge these slots again under today's rules: they were admitted in an earlier drive."""
 
     slots: tuple[Slot, ...]
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class AskPeople:
     """Get decisions on these requests, if anyone is there to decide."""
 
     requests: tuple[ApprovalRequest, ...]
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Commit:
     """Append these messages to the history, all or none."""
 
     messages: tuple[Message, ...]
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Withdraw:
     """These slots will not run after all: another call of the response was refused."""
 
     slots: tuple[Slot, ...]
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Finish:
     """The drive is over."""
 
@@ -547,7 +548,7 @@ Command: TypeAlias = (
 """What the machine tells the driver to do."""
 
 
-@attrs.frozen
+@inner
 class Step:
     """The next state and what to do, in order."""
 
@@ -584,22 +585,22 @@ def advance(rules: Rules, state: State, event: Event) -> Step:
     Raises:
         ValueError: the event does not fit the state, which is a fault of the driver.
     """
-    match state, event:
-        case _, Interrupted():
-            return _interrupt(state, event)
-        case Thinking(), TurnTaken():
+    match event:
+        case TurnTaken() if isinstance(state, Thinking):
             return _take_turn(rules, state, event)
-        case Thinking(), TurnLost():
-            return _lose_turn(rules, state, event)
-        case Classifying(), Classified():
+        case Classified() if isinstance(state, Classifying):
             return _place(rules, state, event)
-        case Executing(), ExecutedCalls():
+        case ExecutedCalls() if isinstance(state, Executing):
             slots = tuple([_with_result(slot, event.results) for slot in state.slots])
             return _settle(rules, state, slots, misbehaving=event.misbehaving)
-        case Executing() | Waiting(), Readmitted():
+        case Interrupted():
+            return _interrupt(state, event)
+        case TurnLost() if isinstance(state, Thinking):
+            return _lose_turn(rules, state, event)
+        case Readmitted() if isinstance(state, Executing | Waiting):
             slots = _replaced(state.slots, SlotStatus.ADMITTED, event.admissions)
             return _settle(rules, state, slots)
-        case Waiting(), Ruled():
+        case Ruled() if isinstance(state, Waiting):
             return _rule(rules, state, event)
     raise ValueError(f"{type(event).__name__} does not fit {type(state).__name__}")
 

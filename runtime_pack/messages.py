@@ -172,7 +172,12 @@ def frozen_arguments(arguments: Mapping[str, Json]) -> Mapping[str, Json]:
     return FrozenObject({clean_text(key): _frozen(item) for key, item in arguments.items()})
 
 
+_PLAIN: Final = frozenset({int, float, bool, type(None)})
+
+
 def _frozen(value: Json) -> Json:
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, Mapping):
@@ -190,7 +195,7 @@ def call_fault(call: object) -> str | None:
     given: object = call.arguments
     if not isinstance(call.id, str) or not isinstance(name, str):
         return "a call's id or name is not a string"
-    if not isinstance(given, str | Mapping):
+    if not isinstance(given, str) and not isinstance(given, Mapping):
         return "a call's arguments are neither text nor an object"
     return None
 

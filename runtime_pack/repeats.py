@@ -17,10 +17,11 @@ from typing import Final, TypeAlias
 import attrs
 import orjson
 
+from runtime_pack.inner import inner
 from runtime_pack.labels import Label
 from runtime_pack.messages import Json, ToolMessage
 
-__all__ = ("Recorded", "Repeats", "Stuck", "fingerprint_of")
+__all__ = ("Recorded", "Repeats", "Stuck", "fingerprint", "fingerprint_of")
 
 WINDOW: Final = 8
 """How many calls are remembered: two rounds of the longest circle."""
@@ -31,7 +32,7 @@ ANSWERED_AT_MOST: Final = 2
 _NONCE: Final = re.compile(r"[0-9a-f]{32}")
 
 
-@attrs.frozen
+@inner
 class Recorded:
     """What a call gave: the text that the model saw."""
 
@@ -69,7 +70,12 @@ def fingerprint_of(tool: str, arguments: Mapping[str, Json], cosmetic: Collectio
     """What two calls share that ask for the same: the tool and the arguments that matter."""
     asked = {k: v for k, v in arguments.items() if k not in cosmetic} if cosmetic else arguments
     body = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)
-    return f"{tool}:{hashlib.sha256(body).hexdigest()}"
+    return fingerprint(tool, hashlib.sha256(body).hexdigest())
+
+
+def fingerprint(tool: str, digest: str) -> str:
+    """`fingerprint_of` where the digest of the arguments is known, and all of them matter."""
+    return f"{tool}:{digest}"
 
 
 class Repeats:

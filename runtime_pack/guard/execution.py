@@ -22,7 +22,7 @@ from runtime_pack.guard.task_run import Held, TaskRun
 from runtime_pack.labels import Integrity, Label, join
 from runtime_pack.ledger import Shortfall
 from runtime_pack.machine import refusal
-from runtime_pack.messages import ToolCall, clean_text
+from runtime_pack.messages import FrozenObject, ToolCall, clean_text
 from runtime_pack.ports import ExecutionContext, FramingRuntime, ToolRuntime
 from runtime_pack.records import StepRecord, Subject, step_finished, step_started
 from runtime_pack.repeats import Recorded
@@ -278,9 +278,11 @@ class Execution:
 
 
 def _is_as_judged(call: ToolCall, held: Held) -> bool:
-    return isinstance(call.arguments, Mapping) and held.args_sha256 == digest_arguments(
-        call.arguments
-    )
+    given = call.arguments
+    # Its own type first: asking an abstract class is slow.
+    if not isinstance(given, FrozenObject) and not isinstance(given, Mapping):
+        return False
+    return held.args_sha256 == digest_arguments(given)
 
 
 def checked_output(output: object) -> ToolOutput:

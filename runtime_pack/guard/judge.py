@@ -52,7 +52,7 @@ from runtime_pack.records import (
     step_refused,
 )
 from runtime_pack.remembered import RememberedRule
-from runtime_pack.repeats import Stuck, fingerprint_of
+from runtime_pack.repeats import Stuck, fingerprint, fingerprint_of
 from runtime_pack.seal import check_request, seal_request
 
 __all__ = ("Judge",)
@@ -78,11 +78,16 @@ _UNTOLD: Final = refusal(
 
 @attrs.frozen(kw_only=True)
 class _Book:
-    """The rules that cover one tool; `asks` when one has a predicate, `awaited` are its coroutines."""
+    """The rules that cover one tool; `asks` when one has a predicate, `awaited` are its coroutines.
+
+    `fixed` are the verdicts of rules that look at neither arguments nor label, by the class that the
+    tool declares; None when there are others.
+    """
 
     rules: tuple[ToolRule, ...]
     asks: bool
     awaited: tuple[int, ...]
+    fixed: dict[ApprovalClass, ClassVerdict] | None
 
 
 @attrs.frozen(kw_only=True)
@@ -130,21 +135,33 @@ class Judge:
         """
         # What is judged is fixed here: the host's checks below see the same object as the history.
         body = _canonical(call.arguments)
+        digest = hashlib.sha256(body).hexdigest()
         inside = call_context(self._run, context, call.step, call.call)
-        verdict = await self._judged(call, offered, inside)
+        verdict = await self._judged(call, offered, inside, digest)
         if isinstance(verdict, Refused):
             return verdict
-        return await self._placed(call, offered[call.call.name], verdict, body, inside)
+        held = Held(
+            tool=call.call.name,
+            arguments=body,
+            args_sha256=f"sha256:{digest}",
+            ready=True,
+            context=inside,
+        )
+        return await self._placed(call, offered[call.call.name], verdict, held)
 
     async def _judged(
-        self, call: IngestedCall, offered: Mapping[str, ToolSpec], inside: ExecutionContext
+        self,
+        call: IngestedCall,
+        offered: Mapping[str, ToolSpec],
+        inside: ExecutionContext,
+        digest: str,
     ) -> Refused | ClassVerdict:
         """The class of a call that neither its form, a rule nor what a person said before refuses."""
         refused = self._form_fault(call, offered)
         if refused is not None:
             return await self._refuse(call, refused)
         spec = offered[call.call.name]
-        repeated = await self._repeated(call, spec)
+        repeated = await self._repeated(call, spec, digest)
         if repeated is not None:
             return repeated
         refused = await self._preflight(spec.name, call.arguments, inside)
@@ -166,14 +183,14 @@ class Judge:
         call: IngestedCall,
         spec: ToolSpec,
         verdict: ClassVerdict,
-        body: bytes,
-        inside: ExecutionContext,
+        held: Held,
     ) -> Admission:
         """Hold the call's step, if the budgets allow it, and admit it or ask a person."""
         run = self._run
         known = self._known(spec, call.arguments, verdict)
         ready = known is not None or verdict.approval_class is not ApprovalClass.REQUEST_USER
-        held = _held(spec.name, body, ready, inside)
+        if not ready:
+            held = _waiting(held)
         short = run.ledger.time_shortfall(run.clock.monotonic()) or run.hold(call.step, held, spec)
         if short is not None:
             return await self._refuse(call, exhausted(short), short)
@@ -270,14 +287,19 @@ class Judge:
             return refusal(spec.invalid_code, text, retryable=ours, details={"faults": shown})
         return None
 
-    async def _repeated(self, call: IngestedCall, spec: ToolSpec) -> Refused | None:
+    async def _repeated(self, call: IngestedCall, spec: ToolSpec, digest: str) -> Refused | None:
         """A call that goes in a circle: answered from the record, or the end of the run.
 
         A caller that is no model may ask as often as it likes: it is not told what to do instead.
         """
         if not call.step.startswith("t"):
             return None
-        asked, repeats = fingerprint_of(spec.name, call.arguments, spec.cosmetic), self._run.repeats
+        repeats = self._run.repeats
+        asked = (
+            fingerprint_of(spec.name, call.arguments, spec.cosmetic)
+            if spec.cosmetic
+            else fingerprint(spec.name, digest)
+        )
         again = None if spec.poll else repeats.judge(asked, call.step, self._run.burned)
         if again is None:
             repeats.note(asked, call.step, call.call.id)
@@ -338,10 +360,15 @@ class Judge:
         """
         run, declared = self._run, spec.approval_class
         book = self._rules.get(spec.name) or self._open_book(spec.name)
+        if book.fixed is not None and declared in book.fixed:
+            return book.fixed[declared]
         if not book.asks:
-            return classify_call(
+            verdict = classify_call(
                 book.rules, spec.name, arguments, label=run.label, declared=declared
             )
+            if book.fixed is not None:
+                book.fixed[declared] = verdict
+            return verdict
         answers = await self._awaited(book, arguments)
         begun = run.clock.monotonic()
         verdict = classify_call(
@@ -382,7 +409,9 @@ class Judge:
         )
         awaited = tuple(place for place, rule in enumerate(rules) if rule.awaits)
         asks = any(rule.when is not None for rule in rules)
-        self._rules[name] = _Book(rules=rules, asks=asks, awaited=awaited)
+        labelled = any(rule.when_label is not None for rule in rules)
+        fixed: dict[ApprovalClass, ClassVerdict] | None = None if asks or labelled else {}
+        self._rules[name] = _Book(rules=rules, asks=asks, awaited=awaited, fixed=fixed)
         return self._rules[name]
 
     async def _notify(self, call: IngestedCall, verdict: ClassVerdict) -> None:
@@ -610,14 +639,15 @@ def _canonical(arguments: Mapping[str, Json]) -> bytes:
     return orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
 
 
-def _held(
-    tool: str, arguments: bytes, ready: bool, context: ExecutionContext | None = None
-) -> Held:
+def _held(tool: str, arguments: bytes, ready: bool) -> Held:
     digest = f"sha256:{hashlib.sha256(arguments).hexdigest()}"
-    if not ready:
-        # It may wait for a person for days.
-        arguments = own_copy(arguments)
-    return Held(tool=tool, arguments=arguments, args_sha256=digest, ready=ready, context=context)
+    held = Held(tool=tool, arguments=arguments, args_sha256=digest, ready=True)
+    return held if ready else _waiting(held)
+
+
+def _waiting(held: Held) -> Held:
+    """The step of a call that waits for a person, which may be for days."""
+    return attrs.evolve(held, arguments=own_copy(held.arguments), ready=False)
 
 
 def _unknown(name: str, offered: Mapping[str, ToolSpec]) -> ToolOutput:

@@ -29,6 +29,7 @@ from runtime_pack.guard.eager import started
 from runtime_pack.guard.meter import Meter
 from runtime_pack.guard.observer import Observer
 from runtime_pack.guard.sub_runs import SubRun
+from runtime_pack.inner import inner
 from runtime_pack.kill_switch import KillSwitch
 from runtime_pack.labels import CLEAN
 from runtime_pack.ledger import (
@@ -73,7 +74,7 @@ GRACE_SECONDS: Final = 1.0
 """How long code that was told to stop may take before the run goes on without it."""
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Held:
     """A reserved step: the tool and the arguments, as JSON text, that it was reserved for.
 

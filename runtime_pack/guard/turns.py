@@ -21,6 +21,7 @@ from runtime_pack.guard.execution import Recorder
 from runtime_pack.guard.meter import Bid, Meter, may_be_billed
 from runtime_pack.guard.retries import Asking, NotAnswered, reported
 from runtime_pack.guard.task_run import TaskRun
+from runtime_pack.inner import inner
 from runtime_pack.ledger import DURATION, TURNS, UNLIMITED, WRAP_UP, Shortfall
 from runtime_pack.machine import Outcome, OutcomeKind, budget_stop, failure
 from runtime_pack.messages import FinishReason, Turn, turn_fault
@@ -43,7 +44,7 @@ _ITS_OWN: Final = (
 _CUT: Final = frozenset({FinishReason.LENGTH, FinishReason.MALFORMED_CALL, FinishReason.UNKNOWN})
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class TurnResult:
     """A model turn as the guard took it: a turn, or why there is none.
 
@@ -57,7 +58,7 @@ class TurnResult:
     again: bool = False
 
 
-@attrs.frozen(kw_only=True)
+@inner(kw_only=True)
 class Reserved:
     """A turn that may be asked for, once: its step and the line of the ledger that it is on.
 

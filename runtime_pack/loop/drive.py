@@ -630,13 +630,13 @@ class Drive:
                 return await self._classify(calls)
             case Execute(slots=slots):
                 return await self._execute(slots)
+            case Commit(messages=messages):
+                self.keeper.commit(messages)
+                return None
             case Readmit(slots=slots):
                 return await self._readmit(slots)
             case AskPeople(requests=requests):
                 return await self._ask_people(requests)
-            case Commit(messages=messages):
-                self.keeper.commit(messages)
-                return None
             case Withdraw(slots=slots):
                 await self._withdraw(slots)
                 return None
@@ -794,7 +794,7 @@ class Drive:
         return {step: task.result() for step, task in tasks.items()}
 
     def _executed(self, results: Mapping[str, ToolMessage]) -> ExecutedCalls:
-        if not self.run.interrupt_resumable:
+        if self.cut and not self.run.interrupt_resumable:
             # A pause that a cancel overtook: what it cut will not be taken up.
             self._close_doubtful(self.cut & self.keeper.begun.keys())
         return ExecutedCalls(results=results, misbehaving=self.run.over_refused())

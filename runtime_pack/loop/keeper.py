@@ -50,6 +50,7 @@ __all__ = ("Keeper", "Taken", "read_rows", "restored_state")
 
 
 _LAST_SAVE_SECONDS: Final = 5.0
+_LABELLED: Final = (UserMessage, ToolMessage)
 
 
 @attrs.define(kw_only=True)
@@ -239,7 +240,7 @@ class Keeper:
         if self.shown is not self.messages:
             self.shown.append(message)
         self._take(message)
-        if isinstance(message, UserMessage | ToolMessage):
+        if isinstance(message, _LABELLED):
             self.run.label = join(self.run.label, message.label)
         if self.store is None:
             return
