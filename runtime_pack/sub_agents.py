@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import attrs
@@ -60,6 +62,9 @@ class SubAgent:
     system: str | None = None
     model: str | None = None
 
+
+# Of a policy layer.
+_LONGEST_NAME: Final = 32
 
 MakeSubAgent = Callable[[AgentTaskRun], SubAgent]
 """From the child's run to its runtime; called anew each time that the child is taken up."""
@@ -253,13 +258,10 @@ class _Starter:
     def _policy(self) -> ToolPolicy:
         """The child's rules, and the parent's as a layer: what it is denied, its child is too."""
         above, own = self.parent.contract.tool_policy, self.contract.tool_policy
-        layers = [*above.layers, PolicyLayer(f"parent-{self.parent.depth}", above.rules)]
-        named = {layer.name for layer in layers}
-        # Of two layers with one name, the child's stands under another one.
-        layers += [
-            layer if layer.name not in named else PolicyLayer(f"sub-{layer.name}"[:32], layer.rules)
-            for layer in own.layers
-        ]
+        layers = [*above.layers]
+        parents = PolicyLayer(f"parent-{self.parent.depth}", above.rules)
+        for layer in (parents, *own.layers):
+            layers.append(_under_free_name(layer, {each.name for each in layers}))
         return ToolPolicy(own.rules, layers)
 
     def _made(self, child: AgentTaskRun) -> SubAgent:
@@ -302,6 +304,13 @@ class _Starter:
         asked = [] if earlier is None else [request.request_id for request in earlier.requests]
         brought = self.parent.brought
         return [brought.pop(request_id) for request_id in asked if request_id in brought]
+
+
+def _under_free_name(layer: PolicyLayer, taken: AbstractSet[str]) -> PolicyLayer:
+    """The layer, under another name if one above has its own: both hold."""
+    names = (f"sub{number}-{layer.name}"[:_LONGEST_NAME] for number in itertools.count(1))
+    free = next(name for name in itertools.chain([layer.name], names) if name not in taken)
+    return layer if free == layer.name else PolicyLayer(free, layer.rules)
 
 
 def _child_id(parent_id: str, step: str) -> str:
