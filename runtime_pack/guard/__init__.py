@@ -15,6 +15,7 @@ from runtime_pack.approvals import ApprovalRequest, Decision
 from runtime_pack.audit.log import AuditLog
 from runtime_pack.catalog import TURN_TOOL, Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import CallCode, ContractError
+from runtime_pack.guard.bounded import Stopped
 from runtime_pack.guard.execution import NOT_BEGUN, Execution, exhausted
 from runtime_pack.guard.judge import Judge
 from runtime_pack.guard.task_run import TaskRun
@@ -272,6 +273,8 @@ class GuardedRuntime:
                 return admission.output
             admitted = admission.call or call.call
             return await self.run(call.step, admitted, offered[admitted.name], context)
+        except Stopped as stop:
+            return _stopped_output(stop)
         finally:
             run.drop(call.step)
 
@@ -319,3 +322,12 @@ class GuardedRuntime:
         if stop.shortfall is not None:
             return exhausted(stop.shortfall)
         return refusal(str(stop.code), stop.message, executed=Executed.UNKNOWN)
+
+
+def _stopped_output(stopped: Stopped) -> ToolOutput:
+    """What a direct caller is told of a call that was being judged when the run stopped."""
+    if stopped.refused is not None:
+        return stopped.refused.output
+    stop = stopped.outcome.stop
+    short = None if stop is None else stop.shortfall
+    return NOT_BEGUN if short is None else exhausted(short)

@@ -16,8 +16,9 @@ from typing import Any, Final, TypeVar
 from runtime_pack.errors import AuditError, EmitterError
 from runtime_pack.events import Event
 from runtime_pack.guard.task_run import GRACE_SECONDS, Scope, TaskRun
+from runtime_pack.machine import Outcome, OutcomeKind, Refused, budget_stop
 
-__all__ = ("StrayCancellation", "TimeUp", "bounded", "tell")
+__all__ = ("Stopped", "StrayCancellation", "TimeUp", "bounded", "ending", "tell")
 
 _T = TypeVar("_T")
 # How long an emitter may still take when the run was cancelled.
@@ -26,6 +27,18 @@ _LAST_WORD_SECONDS: Final = 5.0
 
 class TimeUp(Exception):
     """The limit ran out, or the run was interrupted, before the code was done."""
+
+
+class Stopped(Exception):
+    """The run stops here, for *outcome*: the host's code was ended before it had said anything.
+
+    `refused` is the refusal that was recorded before the code was asked, if there is one.
+    """
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__()
+        self.outcome = outcome
+        self.refused: Refused | None = None
 
 
 class StrayCancellation(Exception):
@@ -88,6 +101,14 @@ async def _ended(run: TaskRun, scope: Scope, task: asyncio.Task[Any]) -> None:
         raise
 
 
+def ending(run: TaskRun) -> Outcome | None:
+    """Why the run stops at once, if it does: it was interrupted, or its time is spent."""
+    if run.interrupt is not None and run.interrupt_now:
+        return run.interrupt
+    short = run.ledger.time_shortfall(run.clock.monotonic())
+    return None if short is None else Outcome(kind=OutcomeKind.SUSPENDED, stop=budget_stop(short))
+
+
 async def _end(run: TaskRun, task: asyncio.Task[Any]) -> None:
     """Cancel the task and give it a grace; then go on without it."""
     task.cancel()
@@ -102,6 +123,7 @@ async def tell(run: TaskRun, event: Event) -> None:
 
     Raises:
         EmitterError: the emitter raised, or did not end in time.
+        Stopped: an interruption of the run ended it; what it was told of does not happen.
         asyncio.CancelledError: the caller was cancelled from outside.
     """
     if run.emitter is None:
@@ -112,6 +134,8 @@ async def tell(run: TaskRun, event: Event) -> None:
     except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
         raise
     except TimeUp as error:
+        if run.interrupt is not None and run.interrupt_now:
+            raise Stopped(run.interrupt) from error
         raise EmitterError("the emitter did not end in time") from error
     # The host's code: whatever it raises, the action stops.
     except BaseException as error:

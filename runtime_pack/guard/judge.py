@@ -27,7 +27,7 @@ from runtime_pack.approvals import (
 from runtime_pack.catalog import Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import AuditError, CallCode, EmitterError, StateRefused
 from runtime_pack.events import EventCode
-from runtime_pack.guard.bounded import TimeUp, bounded, tell
+from runtime_pack.guard.bounded import Stopped, TimeUp, bounded, ending, tell
 from runtime_pack.guard.execution import call_context, checked_output, exhausted
 from runtime_pack.guard.recall import Recall
 from runtime_pack.guard.task_run import Held, TaskRun
@@ -132,6 +132,7 @@ class Judge:
         Raises:
             AuditError: the log could not take the record.
             EmitterError: the host's emitter raised.
+            Stopped: the run ended before the call was judged.
         """
         # What is judged is fixed here: the host's checks below see the same object as the history.
         body = _canonical(call.arguments)
@@ -235,6 +236,7 @@ class Judge:
         Raises:
             AuditError: the log could not take the record.
             EmitterError: the host's emitter raised.
+            Stopped: the run ended before the call was judged.
         """
         ingested = _again(step, call)
         today = await self._stricter(ingested, offered, context)
@@ -323,7 +325,10 @@ class Judge:
             refused: object = await bounded(self._run, None, work)
         except (AuditError, EmitterError, KeyboardInterrupt, SystemExit, asyncio.CancelledError):
             raise
-        except TimeUp:
+        except TimeUp as error:
+            stop = ending(self._run)
+            if stop is not None:
+                raise Stopped(stop) from error
             return refusal(CallCode.POLICY_ERROR, "The check of this call did not end in time.")
         # The host's code: a check that fails has not passed.
         except BaseException as error:  # noqa: BLE001
@@ -398,6 +403,11 @@ class Judge:
                 given = await bounded(self._run, PREDICATE_SECONDS, given)
         except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
             raise
+        except TimeUp as error:
+            stop = ending(self._run)
+            if stop is not None:
+                raise Stopped(stop) from error
+            return None
         # The host's code: whatever it raises, or that it did not end, it has not answered.
         except BaseException:  # noqa: BLE001
             return None
@@ -420,6 +430,7 @@ class Judge:
         Raises:
             AuditError: the log could not take it; the call does not run.
             EmitterError: the host was not told; the call does not run.
+            Stopped: the run ended before the host was told.
         """
         run, held = self._run, self._run.held[call.step]
         subject = run.subject(call.step, call.call.id)
@@ -461,12 +472,17 @@ class Judge:
         run.steps.append(record)
         event = step_refused(run.subject(call.step, call.call.id), record, reasons)
         run.record(event)
+        refused = Refused(output=output, shortfall=short)
         if output.code in {CallCode.POLICY_DENIED, CallCode.POLICY_ERROR}:
             run.flush()
-            await tell(run, event)
+            try:
+                await tell(run, event)
+            except Stopped as stop:
+                stop.refused = refused
+                raise
         if run.observer is not None:
             run.observer.call_refused(call.step, call.call, output)
-        return Refused(output=output, shortfall=short)
+        return refused
 
     # ── approvals ─────────────────────────────────────────────────────────────────────────────
 
@@ -553,6 +569,7 @@ class Judge:
         Raises:
             AuditError: the log could not take the decision; nothing runs.
             EmitterError: the host's emitter raised.
+            Stopped: the run ended before the call was judged.
         """
         run, edited = self._run, decision.edited_args
         arguments = request.arguments if edited is None else edited

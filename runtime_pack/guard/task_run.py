@@ -314,7 +314,10 @@ class TaskRun:
 
     def wait_for_people(self) -> None:
         """Suspend the run after the step in hand: a sub-run asks. A cancelled run stays cancelled."""
-        outcome = Outcome(kind=OutcomeKind.APPROVAL_REQUIRED)
+        self.suspend(Outcome(kind=OutcomeKind.APPROVAL_REQUIRED))
+
+    def suspend(self, outcome: Outcome) -> None:
+        """Stop after the step in hand, such that the run can be taken up. A cancelled run stays so."""
         self._interrupt(outcome, resumable=True, mode="after_step")
 
     def _interrupt(self, outcome: Outcome, *, resumable: bool, mode: str) -> None:

@@ -36,7 +36,7 @@ from runtime_pack.errors import (
 from runtime_pack.events import Event, EventCode
 from runtime_pack.grants import GRANT_NOTICE, Grant
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime
-from runtime_pack.guard.bounded import TimeUp, bounded
+from runtime_pack.guard.bounded import Stopped, TimeUp, bounded
 from runtime_pack.guard.execution import CUT, NOT_BEGUN, OUTCOME_UNKNOWN
 from runtime_pack.guard.observer import Observer
 from runtime_pack.guard.turns import TurnResult
@@ -44,7 +44,7 @@ from runtime_pack.ledger_limits import UNLIMITED
 from runtime_pack.letters import Letters
 from runtime_pack.loop.compacting import Compactor
 from runtime_pack.loop.granting import fresh_grants, give, has_room, is_limited, reopened
-from runtime_pack.loop.keeper import Keeper, Taken, read_rows, restored_state
+from runtime_pack.loop.keeper import Keeper, SaveStopped, Taken, read_rows, restored_state
 from runtime_pack.loop.post import PostBox
 from runtime_pack.loop.results import RESULTS, LoopResult, TurnInput
 from runtime_pack.machine import (
@@ -161,6 +161,8 @@ class Drive:
         self.cut: set[str] = set()
         self.running = 0
         self.entered = False
+        # The last save was stopped by a cancel: whoever takes the run up has to be told.
+        self.unsaved = False
 
     # ── entering ──────────────────────────────────────────────────────────────────────────────
 
@@ -536,6 +538,8 @@ class Drive:
             await self._save()
             self.entered = True
             outcome = await self._until_finished(step)
+        except SaveStopped as error:
+            outcome = self._save_stopped(error)
         except (AuditError, EmitterError, StoreError) as error:
             outcome = _broken(error)
         except BaseException as error:
@@ -610,14 +614,21 @@ class Drive:
                 return None
 
     def _interruption(self) -> Interrupted | None:
+        outcome = self.run.interrupt
+        return None if outcome is None else self._interrupted(outcome)
+
+    def _interrupted(self, outcome: Outcome) -> Interrupted:
+        """The run stops here; what it was in doubt about is on record if it stops for good.
+
+        Raises:
+            AuditError: the log could not take it.
+        """
         run = self.run
-        if run.interrupt is None:
-            return None
         if not run.interrupt_resumable:
             self._withdraw_requests()
             self._close_doubtful(frozenset(self.keeper.begun))
         return Interrupted(
-            outcome=run.interrupt,
+            outcome=outcome,
             resumable=run.interrupt_resumable,
             begun=frozenset(self.keeper.begun),
         )
@@ -699,14 +710,44 @@ class Drive:
         admissions: list[Admission] = []
         most = self.guarded.max_batch
         for number, call in enumerate(calls, start=1):
-            if number > most and not call.cut:
-                admissions.append(await self.guarded.refuse(call, _surplus(most)))
-            else:
-                admissions.append(await admit(call, offered, context))
+            try:
+                if number > most and not call.cut:
+                    admissions.append(await self.guarded.refuse(call, _surplus(most)))
+                else:
+                    admissions.append(await admit(call, offered, context))
+            except Stopped as stop:
+                return self._unjudged(calls, admissions, stop)
             if not number % _JUDGED_AT_ONCE:
                 # Nothing above needs to wait: without this, nobody could stop a large batch.
                 await asyncio.sleep(0)
         return Classified(admissions=tuple(admissions), misbehaving=self.run.over_refused())
+
+    def _unjudged(
+        self, calls: tuple[IngestedCall, ...], admissions: Sequence[Admission], stop: Stopped
+    ) -> Interrupted:
+        """The run stopped while it judged a response: what was decided of it so far does not hold.
+
+        If the run can be taken up, the whole response is judged again then.
+
+        Raises:
+            AuditError: the log could not take that requests were withdrawn.
+        """
+        run, steps = self.run, {call.step for call in calls}
+        outcome = self._stop_for(stop)
+        for admission in admissions:
+            if isinstance(admission, Pending):
+                self._withdraw_request(admission.request)
+        if run.interrupt_resumable:
+            kept = [record for record in run.steps if record.step not in steps]
+            run.ledger.refused -= len(run.steps) - len(kept)
+            run.steps[:] = kept
+        return self._interrupted(outcome)
+
+    def _stop_for(self, stop: Stopped) -> Outcome:
+        """The run's interruption; one whose time is spent is interrupted for that."""
+        if self.run.interrupt is None:
+            self.run.suspend(stop.outcome)
+        return self.run.interrupt or stop.outcome
 
     async def _readmit(self, slots: tuple[Slot, ...]) -> MachineEvent:
         """Judge calls again that an earlier drive admitted, and close those that are in doubt."""
@@ -717,9 +758,16 @@ class Drive:
             if self._is_in_doubt(slot):
                 admissions[slot.step] = self._unknown(slot)
             else:
-                admissions[slot.step] = await self.guarded.readmit(
-                    slot.step, slot.call, slot.request, self.offered, self.context
-                )
+                try:
+                    admissions[slot.step] = await self.guarded.readmit(
+                        slot.step, slot.call, slot.request, self.offered, self.context
+                    )
+                except Stopped as stop:
+                    # What was not judged is held up with what was: before anything runs.
+                    self._stop_for(stop)
+                    if stop.refused is not None:
+                        admissions[slot.step] = stop.refused
+                    break
         return Readmitted(admissions=admissions)
 
     def _is_in_doubt(self, slot: Slot) -> bool:
@@ -852,9 +900,17 @@ class Drive:
             if decision is None:
                 continue
             slot = slots[request.request_id]
-            admission = await self.guarded.rule(
-                slot.step, slot.call, request, decision, self.offered, self.context
-            )
+            try:
+                admission: Admission = await self.guarded.rule(
+                    slot.step, slot.call, request, decision, self.offered, self.context
+                )
+            except Stopped as stop:
+                self._stop_for(stop)
+                if stop.refused is None:
+                    # The person has spoken: nobody is asked again, and the next drive carries it out.
+                    self.keeper.resolve(Resolution(decision=decision, settled=Settled.CLAIMED))
+                    break
+                admission = stop.refused
             admissions[slot.step] = admission
             self.keeper.resolve(_resolution(decision, admission))
         return Ruled(admissions=admissions, misbehaving=self.run.over_refused())
@@ -900,16 +956,77 @@ class Drive:
             self._record_end(failure("run", StopCode.CANCELLED, type(error).__name__))
 
     async def _finished(self, outcome: Outcome) -> LoopResult:
-        self.outcome = outcome
-        stage = None if outcome.stop is None else outcome.stop.stage
         try:
-            if stage != "audit":
-                self._record_end(outcome)
-            if stage not in {"audit", "emitter", "store"}:
-                await self._save()
+            outcome = await self._kept(outcome)
+        except SaveStopped as error:
+            outcome = self._save_stopped(error)
         except (AuditError, StoreError) as error:
             outcome = _broken(error)
+        if self.unsaved:
+            await self.post.leave_cancel("" if outcome.stop is None else outcome.stop.message)
         return self._result(outcome, await self._saved())
+
+    async def _kept(self, outcome: Outcome) -> Outcome:
+        """How the drive ended, when that is in the log and in the store.
+
+        Raises:
+            AuditError: the log could not take it.
+            StoreError: the store could not.
+        """
+        self.outcome = outcome
+        stage = None if outcome.stop is None else outcome.stop.stage
+        if stage != "audit":
+            self._record_end(outcome)
+        if self.unsaved or stage in {"audit", "emitter", "store"}:
+            return outcome
+        await self._save()
+        if self.run.interrupt is None or self.run.interrupt_resumable or self._is_over():
+            return outcome
+        # It was cancelled while it was being parked.
+        outcome = self.outcome = self._ended(self.run.interrupt)
+        self._record_end(outcome)
+        await self._save()
+        return outcome
+
+    def _save_stopped(self, error: SaveStopped) -> Outcome:
+        """A cancelled run is cancelled, even if its store was too slow to hear of it."""
+        outcome = self.run.interrupt
+        if outcome is None or self.run.interrupt_resumable:
+            return _broken(error)
+        self.unsaved = True
+        try:
+            return self._ended(outcome)
+        except AuditError as broken:
+            return _broken(broken)
+
+    def _ended(self, outcome: Outcome) -> Outcome:
+        """End the run where it stands: every call in hand has its result, and no step is held.
+
+        Raises:
+            AuditError: the log could not take what is in doubt.
+        """
+        state = self.state
+        if isinstance(state, Ended):
+            # Every message of it is committed.
+            self.state = Thinking()
+        elif isinstance(state, Executing | Waiting):
+            self.state = attrs.evolve(state, slots=self._with_results(state.slots))
+        step = advance(self.rules, self.state, self._interrupted(outcome))
+        for command in step.commands:
+            if isinstance(command, Commit):
+                self.keeper.commit(command.messages)
+        self.state = step.state
+        self._let_go()
+        return outcome
+
+    def _with_results(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+        results = self.keeper.results
+        return tuple(
+            attrs.evolve(slot, result=results[slot.call.id])
+            if slot.result is None and slot.call.id in results
+            else slot
+            for slot in slots
+        )
 
     def _withdraw_requests(self) -> None:
         """Record that nobody will be asked any more about what is pending.
@@ -956,9 +1073,14 @@ class Drive:
         run.record(Event(code=EventCode.RUN002O, subject=run.subject(), object=body))
         run.flush()
 
+    def _is_over(self) -> bool:
+        """Whether nothing can follow."""
+        state = self.state
+        return isinstance(state, Ended) and state.outcome.kind is not OutcomeKind.SUSPENDED
+
     async def _saved(self) -> SavedRun | None:
         """The run as it can be taken up again; None when it is over."""
-        if isinstance(self.state, Ended) and self.state.outcome.kind is not OutcomeKind.SUSPENDED:
+        if self._is_over():
             return None
         store = self.keeper.store
         if store is None:

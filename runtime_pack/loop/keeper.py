@@ -46,7 +46,11 @@ from runtime_pack.state import (
     state_to_json,
 )
 
-__all__ = ("Keeper", "Taken", "read_rows", "restored_state")
+__all__ = ("Keeper", "SaveStopped", "Taken", "read_rows", "restored_state")
+
+
+class SaveStopped(StoreError):
+    """The run was interrupted, and the store did not end within the grace that it then has."""
 
 
 _LAST_SAVE_SECONDS: Final = 5.0
@@ -313,7 +317,7 @@ class Keeper:
 
         Raises:
             RunConflict: another process took the run up.
-            StoreError: the store could not be written.
+            StoreError: the store could not be written; `SaveStopped` if an interruption is why.
         """
         store = self.store
         if store is None:
@@ -332,7 +336,8 @@ class Keeper:
             except StoreError:
                 raise
             except TimeUp as error:
-                raise StoreError("the store did not end in time") from error
+                kind = SaveStopped if self.run.interrupt_now else StoreError
+                raise kind("the store did not end in time") from error
             # The host's store: whatever it raises, the run was not saved.
             except Exception as error:
                 raise StoreError(f"the store failed ({type(error).__name__})") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from runtime_pack.errors import RunBusy, StoreError
@@ -16,6 +16,7 @@ from runtime_pack.stores.port import as_shared
 __all__ = ("PostBox", "claimed", "leave_wish")
 
 _READ_SECONDS: Final = 30.0
+_LEAVE_SECONDS: Final = 5.0
 _NONE: Final = Letters()
 
 
@@ -61,6 +62,16 @@ class PostBox:
         self.run = run
         self._store = as_shared(store)
         self._read = 0
+
+    async def leave_cancel(self, words: str) -> None:
+        """Say to whoever takes the run up that it was cancelled, as well as the store lets us."""
+        store = self._store
+        if store is None:
+            return
+        # The host's store: the run is over for us, whatever it makes of the letter.
+        with suppress(Exception):
+            wish = leave_wish(store, self.run.id, words)
+            await bounded(self.run, _LEAVE_SECONDS, wish, patient=True)
 
     def has_news(self) -> bool:
         """Whether letters have come since they were read; asked at every save."""
