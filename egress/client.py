@@ -20,7 +20,7 @@ from egress._run_meter import RunMeter
 from egress.address import Address
 from egress.body import PIECE_BYTES, BodyMeter, coding_of
 from egress.chain import REDIRECT_STATUSES, Chain, Hop, next_hop
-from egress.decision import Allow, Deny, check_answers, check_listed, enforced
+from egress.decision import Allow, Deny, DenyReason, check_answers, check_listed, enforced
 from egress.errors import (
     BodyIncomplete,
     ClientClosed,
@@ -172,9 +172,7 @@ class GuardedClient:
     async def answer(self, run: _Run) -> HopResponse:
         """The answer to the hop where *run* stands, which this decides on first (R4-R11)."""
         chain = run.chain
-        verdict = check_listed(self._policy, chain.target)
-        if isinstance(verdict, Deny):
-            verdict = await self._enforce(verdict, chain)
+        verdict = await self._check(self._policy, chain)
         lookup = _Lookup(self, chain)
         if chain.target.is_literal:
             lookup.vetted = verdict.addresses
@@ -195,6 +193,17 @@ class GuardedClient:
             raise ConnectFailed(
                 host=chain.target.host, hop=len(chain.hops), detail=type(error).__name__
             ) from error
+
+    async def _check(self, policy: EgressPolicy, chain: Chain) -> Allow:
+        verdict = check_listed(policy, chain.target)
+        if isinstance(verdict, Allow):
+            return verdict
+        passed = await self._enforce(verdict, chain)
+        if verdict.reason is not DenyReason.HTTPS_ONLY:
+            return passed
+        # Only told: what the list says of it is asked after that switch, and is told as well.
+        address = attrs.evolve(policy.address, https_only=False)
+        return await self._check(attrs.evolve(policy, address=address), chain)
 
     async def vet(self, chain: Chain, answers: Sequence[str]) -> tuple[Address, ...]:
         """The addresses that may be dialled for the hop where *chain* stands (R11)."""

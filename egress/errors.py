@@ -147,10 +147,17 @@ class AllowlistError(EgressError):
         reason: The word for it.
         hint: What was probably meant, or None.
         layer: Name of the list among several, or "".
+        kind: What the entry is one of.
     """
 
     def __init__(
-        self, *, entry: str, reason: EntryReason, hint: str | None = None, layer: str = ""
+        self,
+        *,
+        entry: str,
+        reason: EntryReason,
+        hint: str | None = None,
+        layer: str = "",
+        kind: str = "allowlist entry",
     ) -> None:
         # It loads tables, which nobody needs whose lists are good.
         from egress.reasons import ENTRY_ROWS
@@ -159,7 +166,8 @@ class AllowlistError(EgressError):
         quoted = entry[:_QUOTED_CHARACTERS]
         owner = f"{layer} " if layer else ""
         of_list = reason in {EntryReason.NOT_A_LIST, EntryReason.TOO_MANY}
-        what = "allowlist" if of_list else f"allowlist entry {quoted!a}"
+        of_whole = "allowlist" if kind == "allowlist entry" else f"list of {kind}s"
+        what = of_whole if of_list else f"{kind} {quoted!a}"
         meant = f" Probably meant: {hint}" if hint else ""
         super().__init__(
             f"{owner}{what} is refused [{row.rule} {reason}]: {row.meaning} {row.advice}{meant}"
@@ -168,10 +176,13 @@ class AllowlistError(EgressError):
         self.reason = reason
         self.hint = hint
         self.layer = layer
+        self.kind = kind
 
     def in_layer(self, name: str) -> AllowlistError:
         """The same refusal, told for the list called *name*."""
-        return AllowlistError(entry=self.entry, reason=self.reason, hint=self.hint, layer=name)
+        return AllowlistError(
+            entry=self.entry, reason=self.reason, hint=self.hint, layer=name, kind=self.kind
+        )
 
 
 class EgressDenied(EgressError):

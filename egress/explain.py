@@ -232,7 +232,7 @@ def explain_connect(
     told = _explained(_CONNECT_ROWS, policy, target, answers)
     if target.port != _TLS_PORT:
         return _with_tls(told, Outcome.NOT_APPLICABLE, "the tunnel is opaque")
-    if told.verdict is not Verdict.ALLOW:
+    if told.verdict not in {Verdict.ALLOW, Verdict.NEEDS_ANSWERS}:
         return told
     return _named(told, target, server_name)
 
@@ -267,8 +267,11 @@ def _named(told: Explanation, target: Target, server_name: str | None) -> Explan
     from egress.client_hello import Hello, check_hello
 
     if server_name is None:
+        if told.verdict is Verdict.NEEDS_ANSWERS:
+            return told
         return _with_tls(told, Outcome.PASSED, f"if it asks for {target.host}")
     deny = check_hello(target, Hello(server_name=server_name or None))
+    # No answer makes up for another name.
     if deny is None:
         return _with_tls(told, Outcome.PASSED, "")
     refused = _with_tls(told, Outcome.REFUSED, str(deny.reason))

@@ -33,20 +33,23 @@ __all__ = (
 )
 
 
+_ALLOWED_HOST: Final = "allowed host"
+
+
 def _canonical_hosts(hosts: Iterable[str]) -> frozenset[str]:
     if isinstance(hosts, str):
-        raise AllowlistError(entry=hosts, reason=EntryReason.NOT_A_LIST)
+        raise AllowlistError(entry=hosts, reason=EntryReason.NOT_A_LIST, kind=_ALLOWED_HOST)
     return frozenset(_canonical(host) for host in hosts)
 
 
 def _canonical(host: str) -> str:
     if not isinstance(host, str):
-        raise AllowlistError(entry=repr(host), reason=EntryReason.NOT_TEXT)
+        raise AllowlistError(entry=repr(host), reason=EntryReason.NOT_TEXT, kind=_ALLOWED_HOST)
     bracketed = f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host
     try:
         return canonical_host(bracketed)[0]
     except UrlRejected as error:
-        raise AllowlistError(entry=host, reason=EntryReason.HOST) from error
+        raise AllowlistError(entry=host, reason=EntryReason.HOST, kind=_ALLOWED_HOST) from error
 
 
 def _switch(value: bool) -> bool:

@@ -54,6 +54,9 @@ _ACCEPT: Final = (
     "text/*;q=0.9, */*;q=0.1"
 )
 _HEAD_TOO_LARGE_HINT: Final = 431
+# For the denial to tell its reason; the id of its event has come in the head.
+_DENIAL_SECONDS: Final = 2.0
+_RULE: Final = re.compile(r"R(?:[1-9]|1[0-5])")
 _WORD: Final = re.compile(r"[A-Za-z0-9_]{1,64}")
 _EVENT: Final = EVENT_HEADER.lower().encode("ascii")
 
@@ -252,7 +255,7 @@ class _Exchange:
 
     def _deny(self, body: dict[str, object], event_id: str | None) -> NoReturn:
         deny = Deny(
-            rule=_word(body.get("rule"), "R13"),
+            rule=_rule(body.get("rule")),
             reason=_reason(body.get("reason")),
             nearest_entry=_nearest(body.get("nearest_entry"), self._target),
         )
@@ -264,16 +267,24 @@ class _Exchange:
         raise self._error(kind, f"the egress proxy answered {status} {reason}".rstrip())
 
     async def _denial_body(self) -> dict[str, object]:
+        """What it says beside its head; nothing when that is broken, late or too much.
+
+        The head has said no already, and names the event: a body takes nothing of that back.
+        """
+        try:
+            async with asyncio.timeout(_DENIAL_SECONDS):
+                found = orjson.loads(await self._bounded_body())
+        except (FetchError, TimeoutError, orjson.JSONDecodeError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    async def _bounded_body(self) -> bytes:
         content = bytearray()
         async for chunk in self._body():
             content += chunk
             if len(content) > _MAX_DENIAL_BYTES:
-                raise self._error(ProtocolFailed, "the egress proxy says too much")
-        try:
-            found = orjson.loads(bytes(content))
-        except orjson.JSONDecodeError:
-            return {}
-        return found if isinstance(found, dict) else {}
+                return b""
+        return bytes(content)
 
     # ── bytes ─────────────────────────────────────────────────────────────────────────────────
 
@@ -367,6 +378,11 @@ def _headers(response: h11.Response) -> Headers:
 def _word(value: object, default: str) -> str:
     """A word of the proxy's answer; anything else is not repeated."""
     return value if isinstance(value, str) and _WORD.fullmatch(value) else default
+
+
+def _rule(value: object) -> str:
+    """A rule that there is; a denial by any other is the proxy's."""
+    return value if isinstance(value, str) and _RULE.fullmatch(value) else "R13"
 
 
 def _event_id(value: bytes) -> str | None:

@@ -244,7 +244,12 @@ def _tell_ready(plan: _Plan, proxy: EgressProxy, log: AuditLog) -> None:
     if plan.ready_file is not None:
         _write_private(plan.ready_file, line)
         line = orjson.dumps(_ready(plan, proxy, log, with_tokens=False)) + b"\n"
-    click.echo(plain(line.decode()), nl=False)
+    try:
+        click.echo(plain(line.decode()), nl=False)
+    except OSError as error:
+        raise click.ClickException(
+            f"where it listens cannot be written to standard output: {error}"
+        ) from error
 
 
 def _ready(plan: _Plan, proxy: EgressProxy, log: AuditLog, *, with_tokens: bool) -> dict[str, Json]:

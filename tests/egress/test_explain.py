@@ -272,9 +272,28 @@ def _tunnelled(
         return "invalid"
     target = request.target
     listed = _decide(target.url, EgressPolicy(allowlist=allowlist), found)
-    if listed != "allow" or target.port != 443 or name is None:
+    if listed not in {"allow", "needs_answers"} or target.port != 443 or name is None:
         return listed
-    return "allow" if check_hello(target, Hello(server_name=name or None)) is None else "deny"
+    return listed if check_hello(target, Hello(server_name=name or None)) is None else "deny"
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "reason"),
+    [
+        (None, "needs_answers", None),
+        ("a.test", "needs_answers", None),
+        ("b.test", "deny", DenyReason.SNI_MISMATCH),
+        ("", "deny", DenyReason.SNI_MISSING),
+    ],
+)
+def test_no_answer_makes_up_for_another_name(
+    name: str | None, verdict: str, reason: DenyReason | None
+) -> None:
+    """Without answers the name in TLS is judged all the same; it is the last thing asked."""
+    told = explain_connect("a.test:443", ["a.test"], server_name=name)
+
+    assert (verdict, reason) == (told.verdict, told.reason)
+    assert ("R13" if reason else None) == told.rule
 
 
 # ── reasons ───────────────────────────────────────────────────────────────────────────────────

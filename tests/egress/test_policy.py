@@ -296,3 +296,18 @@ def test_https_only_is_reported_too() -> None:
     )
 
     assert isinstance(_passed(policy, "http://a.test/"), Allow)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "told"),
+    [
+        (["*.a.test"], "^allowed host '\\*.a.test' is refused"),
+        ([7], "^allowed host '7' is refused"),
+        ("a.test", "^list of allowed hosts is refused"),
+    ],
+)
+def test_a_refused_allowed_host_is_called_one(hosts: Any, told: str) -> None:
+    """It is in no allowlist, and who looks for it there does not find it."""
+    with pytest.raises(AllowlistError, match=told) as caught:
+        AddressPolicy(allowed_hosts=hosts)
+    assert str(caught.value) in str(caught.value.in_layer("run"))

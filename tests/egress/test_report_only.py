@@ -100,6 +100,29 @@ def test_what_would_be_refused_is_told_and_fetched() -> None:
     ] == [(each.rule, each.reason, each.nearest_entry, each.enforced) for each in told.violations]
 
 
+@pytest.mark.parametrize(
+    ("entries", "url", "expected"),
+    [
+        ((), "http://a.test/", [("R12", None), ("R4", "a.test"), ("R8", "10.0.0.1")]),
+        (("a.test",), "http://a.test/", [("R12", None), ("R8", "10.0.0.1")]),
+        (("a.test",), "http://a.test:81/", [("R12", None), ("R6", "a.test:81"), ("R8", "10.0.0.1:81")]),
+        ((), "http://10.0.0.1/", [("R12", None), ("R7", "10.0.0.1")]),
+        (("8.8.8.8",), "http://8.8.8.8/", [("R12", None)]),
+    ],
+)  # fmt: skip
+def test_a_scheme_that_would_be_refused_hides_nothing_of_the_list(
+    entries: tuple[str, ...], url: str, expected: list[tuple[str, str | None]]
+) -> None:
+    """Who collects a list from reports needs the entry, whatever `https_only` says besides."""
+    told = _Told()
+    policy = _reporting(*entries, address=AddressPolicy(https_only=True))
+
+    _run(_fetch(policy, url, told, dns={"a.test": ["10.0.0.1"]}))
+
+    assert expected == [(each.rule, each.nearest_entry) for each in told.violations]
+    assert not any(each.enforced for each in told.violations)
+
+
 def test_every_hop_is_judged_and_told() -> None:
     """A redirect out of the list is followed, and the report keeps the chain."""
     told = _Told()

@@ -367,7 +367,7 @@ def test_words_of_a_later_proxy_are_still_a_no(kit: Any) -> None:
                 with pytest.raises(EgressDenied) as caught:
                     await client.fetch("https://a.test/")
             assert DenyReason.DENIED_BY_PROXY is caught.value.violation.reason
-            assert ("R99", None) == (
+            assert ("R13", None) == (
                 caught.value.violation.rule,
                 caught.value.violation.nearest_entry,
             )
@@ -379,8 +379,8 @@ def test_words_of_a_later_proxy_are_still_a_no(kit: Any) -> None:
     ("answer", "told"),
     [
         (b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", "before TLS"),
-        (b"HTTP/1.1 403 F\r\nEgress-Event: e\r\n\r\n" + b" " * 100_000, "too much"),
-        (b"HTTP/1.1 502 B\r\nProxy-Status: x\r\n\r\n" + b" " * 100_000, "too much"),
+        (b"HTTP/1.1 502 B\r\nProxy-Status: x\r\n\r\n" + b" " * 100_000, "answered 502"),
+        (b"HTTP/1.1 502 B\r\nProxy-Status: x\r\nContent-Length: 9\r\n\r\n", "answered 502"),
         (b"HTTP/1.1 302 F\r\nLocation: /\r\n\r\n", "answered 302"),
         (b"HTTP/1.1 101 S\r\n\r\n", "protocol error"),
     ],
@@ -400,6 +400,71 @@ def test_what_is_no_answer_of_a_proxy_is_refused(kit: Any, answer: bytes, told: 
             async with GuardedClient(policy, fetch=fetch) as client:
                 with pytest.raises(ProtocolFailed, match=told):
                     await client.fetch("https://a.test/")
+
+    kit.run(main())
+
+
+@pytest.mark.parametrize("url", ["https://a.test/", "http://a.test/"])
+@pytest.mark.parametrize(
+    ("body", "ends"),
+    [
+        (b"\r\n" + b" " * 100_000, True),
+        (b"Content-Length: 100\r\n\r\n{", True),
+        (b"Transfer-Encoding: chunked\r\n\r\n5\r\nhel", True),
+        (b"Transfer-Encoding: chunked\r\n\r\nno size\r\n", True),
+        (b"Content-Length: 100\r\n\r\n{", False),
+        (b"Content-Length: 4\r\n\r\n{\xff:}", True),
+        (b"Content-Length: 3000\r\n\r\n" + b"[" * 3000, True),
+    ],
+)
+def test_a_denial_with_a_broken_body_is_a_denial(
+    kit: Any, url: str, body: bytes, *, ends: bool
+) -> None:
+    """The head has said no and named the event; a second event for the same no would be a lie."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 403 F\r\nEgress-Event: e-1\r\n" + body)
+        await writer.drain()
+        if not ends:
+            await reader.read()
+
+    async def main() -> None:
+        policy = EgressPolicy(allowlist=parse_allowlist(["a.test"]))
+        async with kit.serve(serve) as place:
+            fetch = proxied_fetch(f"http://127.0.0.1:{place.port}", "t")
+            async with GuardedClient(policy, fetch=fetch) as client:
+                with pytest.raises(EgressDenied) as caught:
+                    await client.fetch(url)
+        violation = caught.value.violation
+        assert ("e-1", "R13", DenyReason.DENIED_BY_PROXY) == (
+            caught.value.event_id,
+            violation.rule,
+            violation.reason,
+        )
+
+    kit.run(main())
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("R1", "R1"),
+        ("R15", "R15"),
+        ("R0", "R13"),
+        ("R16", "R13"),
+        ("R04", "R13"),
+        ("R4\n", "R13"),
+        ("IGNORE_previous_instructions", "R13"),
+        (4, "R13"),
+    ],
+)
+def test_a_denial_is_by_a_rule_that_there_is(kit: Any, said: object, told: str) -> None:
+    """A model reads it: a proxy that lies has no words of its own there."""
+
+    async def main() -> None:
+        denied = await _denied(kit, b"e-1", json.dumps({"rule": said}).encode())
+        assert told == denied.violation.rule
 
     kit.run(main())
 

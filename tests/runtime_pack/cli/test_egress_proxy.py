@@ -272,6 +272,24 @@ def test_it_stops_when_it_cannot_record(tmp_path: Path) -> None:
         assert "Traceback" not in err
 
 
+def test_it_says_that_its_output_cannot_be_written(tmp_path: Path) -> None:
+    """It listens, and nobody would know where: that is no fault of the address."""
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command("--allow", "a.test", "--state-dir", str(tmp_path)),
+            env=environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "cannot be written to standard output" in done.stderr
+    assert "cannot listen" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_an_access_log_that_nobody_reads_stops_it(tmp_path: Path) -> None:
     """The proxy goes on serving meanwhile, and ends with 1 once the lines do not get out."""
     pipe = tmp_path / "pipe"

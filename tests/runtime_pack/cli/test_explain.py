@@ -76,6 +76,11 @@ def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
             1,
             ["DENY  CONNECT b.test:443", "                = sni_missing"],
         ),
+        (
+            ["--connect", "b.test:443", "--allow", "b.test", "--sni", "c.test"],
+            1,
+            ["DENY  CONNECT b.test:443", "                = sni_mismatch"],
+        ),
         (["--connect", "[::1]:22", "--allow", "::/0"], 1, ["DENY  CONNECT [::1]:22"]),
         (["--connect", "b.test", "--allow", "b.test"], 1, ["INVALID  not a tunnel that can be read"]),
         (["--connect", "127.1:443"], 1, ["                = target: numeric_host"]),
