@@ -88,6 +88,7 @@ class Ledger:
         "input_tokens",
         "output_tokens",
         "refused",
+        "unaffordable",
         "violations",
     )
 
@@ -105,6 +106,7 @@ class Ledger:
         self.attempts = 0
         self.cached_input_tokens = 0
         self.refused = 0
+        self.unaffordable = 0
         self.violations = 0
         self.input_tokens = 0
         self.output_tokens = 0
@@ -242,17 +244,25 @@ class Ledger:
             return UNLIMITED
         return limit - self._used.get(bucket, 0) - self._reserved.get(bucket, 0)
 
-    def shortfall(self, bucket: str) -> Shortfall | None:
+    def shortfall(self, bucket: str, needed: int = 0, by: str = "") -> Shortfall | None:
         """The numbers of a limited bucket, for who finds that what it needs does not fit."""
         limit = self._limits.counts.get(bucket, UNLIMITED)
         if limit == UNLIMITED:
             return None
         used, reserved = self._used.get(bucket, 0), self._reserved.get(bucket, 0)
-        return Shortfall(budget=bucket, limit=limit, used=used, reserved=reserved)
+        return Shortfall(
+            budget=bucket,
+            limit=limit,
+            used=used,
+            reserved=reserved,
+            # One unit of what is counted one by one goes without saying.
+            needed=needed if needed > 1 else 0,
+            by=by,
+        )
 
     def _short_of(self, bucket: str, amount: int) -> Shortfall | None:
         left = self.left(bucket)
-        return None if left == UNLIMITED or amount <= left else self.shortfall(bucket)
+        return None if left == UNLIMITED or amount <= left else self.shortfall(bucket, amount)
 
     def _overdraw(self, bucket: str, excess: int) -> None:
         left = self.left(bucket)
@@ -351,6 +361,7 @@ class Ledger:
             reserved={bucket: n for bucket, n in self._reserved.items() if n},
             active_seconds=self.active_seconds(now),
             refused=self.refused,
+            unaffordable=self.unaffordable,
             violations=self.violations,
             input_tokens=self.input_tokens,
             output_tokens=self.output_tokens,
@@ -440,7 +451,7 @@ class Ledger:
 
 _COUNTERS: Final = ("refused", "violations", "input_tokens", "output_tokens")
 # Not kept in earlier saves.
-_NEWER_COUNTERS: Final = ("cached_input_tokens", "attempts")
+_NEWER_COUNTERS: Final = ("cached_input_tokens", "attempts", "unaffordable")
 
 
 def _sum(limit: Limit, amount: int) -> Limit:

@@ -140,6 +140,7 @@ class ChildLedger(Ledger):
         parent.guess({name: n for name, n in view.estimated.items() if name in spent})
         parent.guess({n: view.reserved[n] for n in (COST, TOKENS) if n in view.reserved})
         parent.refused += view.refused
+        parent.unaffordable += view.unaffordable
         parent.violations += view.violations
         parent.attempts += view.attempts
         parent.input_tokens += view.input_tokens

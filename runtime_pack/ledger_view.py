@@ -11,6 +11,7 @@ import attrs
 from runtime_pack.errors import ContractError
 from runtime_pack.ledger_limits import (
     COST,
+    DURATION,
     EXPIRES,
     MICRO,
     UNLIMITED,
@@ -26,12 +27,38 @@ __all__ = ("LedgerView", "Shortfall")
 
 @attrs.frozen(kw_only=True)
 class Shortfall:
-    """Why a reservation was refused. Money is in micro-units, a moment in seconds since 1970."""
+    """Why a reservation was refused. Money is in micro-units, a moment in seconds since 1970.
+
+    `needed` is how much was to be reserved at most, where more than one unit was, and `by` whether
+    for a turn or a call.
+    """
 
     budget: str
     limit: float
     used: float
     reserved: float
+    needed: float = 0
+    by: str = ""
+
+    @property
+    def left(self) -> float:
+        """What could still have been reserved; never below 0."""
+        return max(0, self.limit - self.used - self.reserved)
+
+    @property
+    def sentence(self) -> str:
+        """The refusal as a person reads it: nothing is called used up of which something is left."""
+        if self.budget in {DURATION, EXPIRES} or (not self.left and not self.reserved):
+            return f"The budget {self.budget} is used up ({self.limit_text} allowed)."
+        if not self.left:
+            held = f"{self._text(self.used)} used, {self._text(self.reserved)} reserved"
+            return f"The budget {self.budget} has nothing left ({held}, {self.limit_text} allowed)."
+        needs = f" the next {self.by or 'call'} reserves up to {self._text(self.needed)} and"
+        left = f"{self._text(self.left)} are left of {self.limit_text}"
+        return f"No room in the budget {self.budget}:{needs if self.needed else ''} {left}."
+
+    def _text(self, amount: float) -> str:
+        return money_text(int(amount)) if self.budget == COST else f"{int(amount):,}"
 
     @property
     def limit_text(self) -> str:
@@ -40,18 +67,23 @@ class Shortfall:
             return money_text(int(self.limit))
         if self.budget == EXPIRES:
             return datetime.fromtimestamp(self.limit, UTC).isoformat()
-        return str(self.limit)
+        return str(self.limit) if isinstance(self.limit, float) else f"{self.limit:,}"
 
     def to_json(self) -> dict[str, Json]:
         """The form that stands in results: money as text, seconds rounded to milliseconds."""
+        asked: dict[str, Json] = {"by": self.by} if self.by else {}
         if self.budget == COST:
-            return {
+            if self.needed:
+                asked["needed"] = money_text(int(self.needed))
+            return asked | {
                 "budget": self.budget,
                 "limit": money_text(int(self.limit)),
                 "used": money_text(int(self.used)),
                 "reserved": money_text(int(self.reserved)),
             }
-        return {
+        if self.needed:
+            asked["needed"] = self.needed
+        return asked | {
             "budget": self.budget,
             "limit": self.limit,
             "used": round(self.used, 3),
@@ -74,6 +106,8 @@ class Shortfall:
             limit=read(value["limit"]),
             used=read(value["used"]),
             reserved=read(value["reserved"]),
+            needed=read(value["needed"]) if "needed" in value else 0,
+            by=str(value.get("by", "")),
         )
 
 
@@ -100,6 +134,7 @@ class LedgerView:
         estimated: how much of `used` was never reported, and is the reservation kept.
         overdrawn: how much was charged above the limit, because it was reported so.
         attempts: requests to the model, those that failed among them.
+        unaffordable: those of `refused` that a budget refused, and that stopped the run by that.
         granted: of the ledger of a sub-run, what stands reserved for it in its parent.
         cached_input_tokens: a part of `input_tokens`.
     """
@@ -117,6 +152,7 @@ class LedgerView:
     estimated: Mapping[str, int] = attrs.field(factory=dict)
     overdrawn: Mapping[str, int] = attrs.field(factory=dict)
     granted: Mapping[str, int] = attrs.field(factory=dict)
+    unaffordable: int = 0
 
     @property
     def cost(self) -> Decimal:
@@ -148,6 +184,8 @@ class LedgerView:
             body["estimated"] = dict(self.estimated)
         if self.overdrawn:
             body["overdrawn"] = dict(self.overdrawn)
+        if self.unaffordable:
+            body["unaffordable"] = self.unaffordable
         if self.granted:
             body["granted"] = dict(self.granted)
         return body

@@ -462,10 +462,15 @@ class Readmitted:
 
 @inner(kw_only=True)
 class Ruled:
-    """What people decided, by step, as the guard judged it again. Empty: nobody answered."""
+    """What people decided, by step, as the guard judged it again. Empty: nobody answered.
+
+    `lapsed` are the calls that a budget refused which has room again: a call that was denied gave
+    back what it held. They stop nothing; the model may ask again.
+    """
 
     admissions: Mapping[str, Admission]
     misbehaving: bool = False
+    lapsed: frozenset[str] = frozenset()
 
 
 @inner(kw_only=True)
@@ -737,6 +742,11 @@ def _rule(rules: Rules, state: Waiting, event: Ruled) -> Step:
         outcome = Outcome(kind=OutcomeKind.APPROVAL_REQUIRED, stop=stop)
         return Step(state, (Finish(outcome=outcome),))
     slots = _replaced(state.slots, SlotStatus.PENDING, event.admissions)
+    if event.lapsed:
+        slots = tuple(
+            attrs.evolve(slot, shortfall=None) if slot.step in event.lapsed else slot
+            for slot in slots
+        )
     return _settle(rules, state, slots, misbehaving=event.misbehaving)
 
 
@@ -852,7 +862,7 @@ def budget_stop(short: Shortfall) -> Stop:
     """The stop of a run whose budget ran out."""
     return Stop(
         code=StopCode.BUDGET_EXHAUSTED,
-        message=f"The budget {short.budget} is used up ({short.limit_text} allowed).",
+        message=short.sentence,
         shortfall=short,
     )
 

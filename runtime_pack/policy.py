@@ -407,7 +407,8 @@ class TaskContract:
         max_batch: calls of one response that are judged at all; those after them are refused.
         batch: `prefix` runs the calls of a response that fit, in order; `atomic` runs all or none.
         max_attempts: requests to the model for one turn, at least 1: faults that may pass are retried.
-        max_refused: calls that were not admitted; None is twice `max_steps`.
+        max_refused: calls that were not admitted; None is twice `max_steps`, and
+            twice the steps that are granted later.
         max_consecutive_refused: responses in a row of which nothing was admitted, at least 1.
         per_tool: steps by tool name.
         workspace_allowlist: entries that every run of the workspace is held to. None has no opinion;

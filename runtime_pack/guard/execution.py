@@ -346,8 +346,7 @@ def _wires(citations: Iterable[Citation]) -> tuple[dict[str, str], ...] | None:
 
 def exhausted(short: Shortfall) -> ToolOutput:
     """The output of a call that a budget refused."""
-    text = f"The budget {short.budget} is used up."
-    return refusal(CallCode.BUDGET_EXHAUSTED, text, details=short.to_json())
+    return refusal(CallCode.BUDGET_EXHAUSTED, short.sentence, details=short.to_json())
 
 
 def _timed_out(seconds: float) -> ToolOutput:

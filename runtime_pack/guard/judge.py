@@ -456,6 +456,9 @@ class Judge:
     ) -> Refused:
         run = self._run
         run.ledger.refused += 1
+        if short is not None and call.step.startswith("t"):
+            # It stops the run by itself: whoever grants more does not grant it to be stopped for this.
+            run.ledger.unaffordable += 1
         unread = None if call.fault is None else call.raw
         record = StepRecord(
             step=call.step,

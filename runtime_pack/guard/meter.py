@@ -137,7 +137,10 @@ class Meter:
             if fits is not None:
                 most = min(most, fits)
             if most < floor:
-                return self._ledger.shortfall(bucket)
+                most = bid.reads + bid.wanted
+                if bucket == COST and bid.price is not None:
+                    most = bid.price.bound(bid.reads, bid.wanted)
+                return self._ledger.shortfall(bucket, most, "turn")
         amounts = {TOKENS: bid.reads + most}
         if bid.price is not None:
             amounts[COST] = bid.price.bound(bid.reads, most)

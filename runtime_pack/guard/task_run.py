@@ -34,6 +34,7 @@ from runtime_pack.kill_switch import KillSwitch
 from runtime_pack.labels import CLEAN
 from runtime_pack.ledger import (
     COST,
+    STEPS,
     TOKENS,
     UNLIMITED,
     Ledger,
@@ -238,6 +239,9 @@ class TaskRun:
         self.interrupt_resumable = False
         self.interrupt_now = False
         self._refused_limit = contract.refused_limit
+        # Twice the steps, those that are granted later included, unless a number was named.
+        self._refused_follows = contract.max_refused is None
+        self.granted_steps = 0
         self.refused_in_a_row = contract.max_consecutive_refused
         self.allowlists = contract.allowlists
         self.policy_sha256 = contract.tool_policy.sha256
@@ -575,12 +579,31 @@ class TaskRun:
 
     def over_refused(self) -> bool:
         """Whether more calls were refused than the contract allows."""
-        limit = self._refused_limit
-        return limit != UNLIMITED and self.ledger.refused > limit
+        limit, ledger = self._refused_limit, self.ledger
+        if limit == UNLIMITED:
+            return False
+        if self._refused_follows:
+            limit += 2 * self.granted_steps
+        return ledger.refused - ledger.unaffordable > limit
+
+    def grant(self, budget: str, units: int) -> Shortfall | None:
+        """Raise a limit by a grant; what the run above cannot spare, if it is a part of another one.
+
+        Raises:
+            ValueError: the amount is not a whole number above 0.
+        """
+        short = self.ledger.raise_limit(budget, units)
+        if short is None and budget == STEPS:
+            self.granted_steps += units
+        return short
 
     def refusals_json(self) -> dict[str, Json]:
         """How many refused calls end the run, in all and in a row, for saved runs."""
-        return {"total": self._refused_limit, "in_a_row": self.refused_in_a_row}
+        return {
+            "total": self._refused_limit,
+            "follows_steps": self._refused_follows,
+            "in_a_row": self.refused_in_a_row,
+        }
 
     def lower_refusals(self, saved: Mapping[str, Json]) -> None:
         """Of `refusals_json` of the saved run and what holds now, the lower.
@@ -592,6 +615,9 @@ class TaskRun:
         in_a_row = parse_count("refusals.in_a_row", saved.get("in_a_row", UNLIMITED))
         if total != UNLIMITED and (self._refused_limit == UNLIMITED or total < self._refused_limit):
             self._refused_limit = total
+            self._refused_follows = saved.get("follows_steps") is True
+        elif total == self._refused_limit and saved.get("follows_steps") is not True:
+            self._refused_follows = False
         if in_a_row != UNLIMITED:
             self.refused_in_a_row = min(self.refused_in_a_row, in_a_row)
 

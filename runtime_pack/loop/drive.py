@@ -913,7 +913,24 @@ class Drive:
                 admission = stop.refused
             admissions[slot.step] = admission
             self.keeper.resolve(_resolution(decision, admission))
-        return Ruled(admissions=admissions, misbehaving=self.run.over_refused())
+        return Ruled(
+            admissions=admissions,
+            misbehaving=self.run.over_refused(),
+            lapsed=self._lapsed() if admissions else frozenset(),
+        )
+
+    def _lapsed(self) -> frozenset[str]:
+        """The calls of the batch in hand that would fit by now into the budget that refused them."""
+        ledger = self.run.ledger
+        lapsed: set[str] = set()
+        for slot in _slots(self.state):
+            short = slot.shortfall
+            if short is None or not short.reserved:
+                continue
+            left = ledger.left(short.budget)
+            if left == UNLIMITED or left >= max(1, short.needed):
+                lapsed.add(slot.step)
+        return frozenset(lapsed)
 
     async def _decision(self, request: ApprovalRequest) -> Decision | None:
         """What was brought to the resume, else what the approver says, else that it is too late."""

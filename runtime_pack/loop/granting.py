@@ -54,7 +54,7 @@ def give(run: AgentTaskRun, keeper: Keeper, grants: Sequence[Grant]) -> list[Eve
     """
     events: list[Event] = []
     for grant in grants:
-        short = run.ledger.raise_limit(grant.budget, grant.units)
+        short = run.grant(grant.budget, grant.units)
         if short is not None:
             raise ContractError("grants", f"the run above has no {grant.budget} to spare")
         keeper.keep_grant(grant)

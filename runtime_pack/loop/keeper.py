@@ -204,8 +204,9 @@ class Keeper:
         run.task, run.turn = str(head["task"]), max(run.turn, int(head["turn"]))
         run.label = join(run.label, parse_label(head["label"]))
         run.ledger.restore(without_grants(head["ledger"], held.grants))
+        run.granted_steps = 0
         for budget, units in totals(held.grants).items():
-            run.ledger.raise_limit(budget, units)
+            run.grant(budget, units)
         self.grants = held.grants
         run.measure()
         # A run that an earlier version saved does not name them.

@@ -80,6 +80,60 @@ def stop_code(result: LoopResult) -> str:
     return str(result.stop.code)
 
 
+def many(number: int, name: str = "t:echo") -> Any:
+    """A response with so many different calls."""
+    return calls(*((f"c{i}", name, f'{{"x":"{next(_number)}"}}') for i in range(number)))
+
+
+@pytest.mark.parametrize(
+    ("contract", "grant"),
+    [
+        ({"max_steps": 3}, more("steps", 10)),
+        ({"max_steps": 3}, more("steps", 1)),
+        ({"max_steps": 5, "per_tool": {"t:echo": 1}}, more("tool:t:echo", 3)),
+        ({"max_steps": 3, "max_refused": 0}, more("steps", 1)),
+        ({"max_steps": 3, "wrap_up": False}, more("steps", 1)),
+    ],
+    ids=str,
+)
+def test_a_run_that_a_budget_stopped_is_not_ended_for_what_it_refused(
+    contract: dict[str, Any], grant: Grant
+) -> None:
+    """Twelve calls where three fit: what was refused stopped the run once, and the grant ends that."""
+
+    async def scenario() -> None:
+        stage = rehearsal(**contract)
+        script = [many(12)] + ([reply("so far")] if contract.get("wrap_up", True) else [])
+        first = await stage.play(*script)
+        assert isinstance(first, Suspended)
+        assert first.ledger.refused >= 9
+        result = await stage.go_on(first, call(), reply("done"), grants=[grant])
+
+        assert isinstance(result, Completed)
+        assert result.ledger.refused == first.ledger.refused
+
+    asyncio.run(scenario())
+
+
+def test_the_default_of_refused_calls_follows_the_steps_that_were_granted() -> None:
+    """Twice the steps of one; a number that was named stays what it is, over resumes too."""
+
+    async def scenario(named: int | None, *after: Any) -> LoopResult:
+        stage = rehearsal(max_steps=1, max_consecutive_refused=99, max_refused=named)
+        first = await stage.play(call(), call(), reply("so far"))
+        assert isinstance(first, Suspended)
+        # Granted in one process, and taken up once more in another.
+        handed = await stage.go_on(first, escalate(), grants=[more("steps", 2)])
+        stage.contract = TaskContract(max_steps=1, max_consecutive_refused=99)
+        return await stage.go_on(handed, *after, message="go on")
+
+    six, seven = many(6, "t:none"), many(7, "t:none")
+
+    assert isinstance(asyncio.run(scenario(None, six, reply("done"))), Completed)
+    assert stop_code(asyncio.run(scenario(None, seven))) == "MODEL_MISBEHAVING"
+    assert stop_code(asyncio.run(scenario(2, six))) == "MODEL_MISBEHAVING"
+
+
 def test_a_run_goes_on_from_a_wrap_up() -> None:
     """The final answer stays, the model is told that it may go on, and its next call runs."""
 

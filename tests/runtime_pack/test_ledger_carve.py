@@ -108,6 +108,7 @@ def test_amounts_are_taken_all_or_none() -> None:
 
     assert short is not None
     assert short.to_json() == {
+        "needed": "0.010001",
         "budget": "cost",
         "limit": "0.010000",
         "used": "0.000000",

@@ -284,6 +284,33 @@ def test_a_runtime_without_the_tool_does_not_use_up_the_approval(verdict: str | 
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("verdict", ["approve", "deny"])
+def test_a_call_that_was_refused_for_a_step_that_came_back_stops_nothing(verdict: str) -> None:
+    """Denied, the waiting call gives its step back, and the next turn may take it."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        stage.contract = TaskContract(tool_policy=GATE, max_steps=1, wrap_up=False)
+        both = calls(("a", "t:gate", '{"x":"1"}'), ("b", "t:echo", '{"x":"2"}'))
+        first = await stage.play(both)
+        again = [calls(("c", "t:echo", '{"x":"2"}')), reply()] if verdict == "deny" else []
+        decisions = [decide(first.requests[0], verdict)]
+        result = await stage.go_on(first, *again, decisions=decisions)
+
+        if verdict == "deny":
+            assert isinstance(result, Completed)
+            assert told(result) == ["DENIED_BY_PERSON", "BUDGET_EXHAUSTED", None]
+        else:
+            assert isinstance(result, Suspended)
+            assert told(result) == [None, "BUDGET_EXHAUSTED"]
+        (refused,) = (m for m in result.messages if getattr(m, "call_id", "") == "b")
+        assert isinstance(refused, ToolMessage)
+        held = "has nothing left (0 used, 1 reserved, 1 allowed)"
+        assert orjson.loads(refused.text)["message"] == f"The budget steps {held}."
+
+    asyncio.run(scenario())
+
+
 def test_a_denial_needs_no_tool() -> None:
     """A host that took the tool away for good can still say no to the call that waits."""
 

@@ -342,7 +342,10 @@ def test_below_the_floor_the_run_stops_hard() -> None:
     assert isinstance(result, Suspended)
     assert stop_of(result) == {
         "code": "budget_exhausted",
-        "message": "The budget cost is used up (0.002000 allowed).",
+        "message": "No room in the budget cost: the next turn reserves up to 0.041802 "
+        "and 0.002000 are left of 0.002000.",
+        "by": "turn",
+        "needed": "0.041802",
         "budget": "cost",
         "limit": "0.002000",
         "used": "0.000000",

@@ -170,6 +170,26 @@ def test_a_decision_about_nothing_is_refused(store: SharedRunStore) -> None:
     asyncio.run(scenario())
 
 
+def test_a_grant_that_was_left_takes_a_run_on_that_asked_for_too_much(
+    store: SharedRunStore,
+) -> None:
+    """What the budget refused stopped the run; with more of it, it is not held against the run."""
+
+    async def scenario() -> None:
+        there = stage(store)
+        there.contract = TaskContract(max_steps=3)
+        wanted = [(f"c{i}", "t:echo", f'{{"x":"{i}"}}') for i in range(12)]
+        first = await there.play(calls(*wanted), reply("so far"))
+        assert code(first) == "budget_exhausted"
+        await runs.grant(store, first.run_id, "steps", 10, granted_by="ann", reason="go on")
+        result = await there.go_on(first, calls(("d", "t:echo", '{"x":"d"}')), reply("done"))
+
+        assert isinstance(result, Completed)
+        assert there.shelf.ran["t:echo"] == 4
+
+    asyncio.run(scenario())
+
+
 def test_a_decision_that_cannot_be_followed_is_not_left(store: SharedRunStore) -> None:
     """It is said at once, by the tools that the run was started with, and the next one counts."""
 
