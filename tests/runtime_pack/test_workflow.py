@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import given, settings
@@ -516,6 +516,41 @@ def test_no_more_branches_run_at_once_than_allowed() -> None:
     assert most == 2
 
 
+def test_a_dependent_starts_while_an_unrelated_branch_still_runs() -> None:
+    """Here the other one ends only when the dependent has begun."""
+    desk = Desk()
+    plan = Workflow([branch("slow"), branch("a"), branch("b", "a")])
+
+    async def main() -> WorkflowResult:
+        gate = desk.gates["slow"] = asyncio.Event()
+
+        def make(one: Branch, run_id: str) -> BranchRun:
+            if one.name == "b":
+                gate.set()
+            return desk.make(one, run_id)
+
+        async with asyncio.timeout(10):
+            return await run_workflow(plan, make_run=make, records=desk.records, runs=desk.runs)
+
+    result = asyncio.run(main())
+
+    assert result.status is WorkflowStatus.COMPLETED
+    kinds = [(one.branch, one.state.status) for one in result.records]
+    assert kinds.index(("b", S.RUNNING)) < kinds.index(("slow", S.COMPLETED))
+
+
+def test_branches_are_taken_up_in_the_order_of_the_plan() -> None:
+    """One at a time, so that the order of the records says so."""
+    desk = Desk(dict.fromkeys("abc", "ask"))
+    plan = Workflow([branch("b"), branch("a"), branch("c")])
+    first = asyncio.run(desk.run(plan, max_parallel=1))
+
+    done = asyncio.run(desk.resume(plan, decisions=approvals(first), max_parallel=1))
+
+    fresh = done.records[len(first.records) :]
+    assert [one.branch for one in fresh] == ["b", "b", "a", "a", "c", "c"]
+
+
 def test_a_cancelled_drive_leaves_nothing_running_and_can_be_taken_up() -> None:
     """The branch in hand is the same run afterwards."""
     desk = Desk()
@@ -703,15 +738,119 @@ def expected(plan: Workflow, how: Mapping[str, str]) -> dict[str, str]:
     return ends
 
 
-class CrashingNext(CrashingRunStore):
-    """A store in which the process dies at a commit that is named when it is driven."""
+def to_its_end(
+    plan: Workflow, desk: Desk, crash: Callable[[int], None], **options: Any
+) -> WorkflowResult:
+    """Drive it, answer what is asked, let time pass, until nothing is left; *crash* sees each drive."""
+    result: WorkflowResult | None = None
+    for number in range(20):
+        crash(number)
+        try:
+            result = asyncio.run(_drive_once(plan, desk, result, **options))
+        except Crash:
+            result = None
+            continue
+        if result.status is not WorkflowStatus.WAITING:
+            return result
+        desk.clock.move(4 * 3600)
+    raise AssertionError("the workflow did not end")
 
-    def __init__(self) -> None:
-        super().__init__(crash_at=())
 
-    def set(self, *, in_commits: int, after: bool) -> None:
-        self._crash_at = frozenset({self.commits + in_commits})
-        self._after = after
+async def _drive_once(
+    plan: Workflow, desk: Desk, result: WorkflowResult | None, **options: Any
+) -> WorkflowResult:
+    try:
+        return await desk.resume(
+            plan, decisions=approvals(result), messages=words(result), **options
+        )
+    except RunNotFound:
+        return await desk.run(plan, **options)
+
+
+def approvals(result: WorkflowResult | None) -> dict[str, list[Decision]]:
+    """A yes to all that is asked, by run."""
+    states = () if result is None else result.branches.values()
+    return {
+        state.run_id or "": [
+            Decision(request_id=r, verdict=Verdict.APPROVE, decided_by="me") for r in state.requests
+        ]
+        for state in states
+        if state.requests
+    }
+
+
+def words(result: WorkflowResult | None) -> dict[str, str]:
+    """A message for each run that handed over."""
+    states = () if result is None else result.branches.values()
+    return {s.run_id or "": "go on" for s in states if s.reason == "escalated"}
+
+
+Kind: TypeAlias = tuple[str, str, str, str]
+
+
+def kinds_of(records: Sequence[Continuation]) -> list[Kind]:
+    """What the records say, without what differs from drive to drive: times and request ids."""
+    return [
+        (one.branch, str(one.state.status), one.state.reason, one.state.text) for one in records
+    ]
+
+
+def by_branch(records: Sequence[Continuation]) -> dict[str, list[Kind]]:
+    """The same for each branch alone; to be taken up in vain and wait again is no news."""
+    told: dict[str, list[Kind]] = {}
+    for kind in kinds_of(records):
+        before = told.setdefault(kind[0], [])
+        before.append(kind)
+        if before[-2:] == before[-4:-2]:
+            del before[-2:]
+    return told
+
+
+def has_no_waits(plan: Workflow, how: Mapping[str, str]) -> bool:
+    """Whether the order of all records is determined, one branch at a time."""
+    return all(one.wake_at is None for one in plan.branches) and not any(
+        how[name] in {"ask", "escalate"} for name in plan.by_name
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    plan=plans(),
+    how=st.fixed_dictionaries({n: st.sampled_from(HOW) for n in NAMES}),
+    drive=st.integers(0, 2),
+    commit=st.integers(1, 16),
+    in_runs=st.booleans(),
+    after=st.booleans(),
+    max_parallel=st.sampled_from((1, 4)),
+)
+def test_a_crashed_workflow_leaves_the_records_of_one_that_never_crashed(
+    plan: Workflow,
+    how: dict[str, str],
+    drive: int,
+    commit: int,
+    in_runs: bool,
+    after: bool,
+    max_parallel: int,
+) -> None:
+    """Kinds and order for each branch; of all together, where one runs at a time and none waits."""
+    whole, torn = Desk(how), Desk(how)
+    torn.records, torn.runs = records, runs = (
+        CrashingRunStore(crash_at=()),
+        CrashingRunStore(crash_at=()),
+    )
+
+    def crash(number: int) -> None:
+        for store in (records, runs):
+            store.crash_in(0)
+        if number == drive:
+            (runs if in_runs else records).crash_in(commit, after=after)
+
+    never = to_its_end(plan, whole, lambda _: None, max_parallel=max_parallel)
+    result = to_its_end(plan, torn, crash, max_parallel=max_parallel)
+
+    assert by_branch(never.records) == by_branch(result.records)
+    if max_parallel == 1 and has_no_waits(plan, how):
+        assert kinds_of(never.records) == kinds_of(result.records)
 
 
 class AnyWorkflow(RuleBasedStateMachine):
@@ -720,21 +859,21 @@ class AnyWorkflow(RuleBasedStateMachine):
     @initialize(plan=plans(), how=st.fixed_dictionaries({n: st.sampled_from(HOW) for n in NAMES}))
     def begin(self, plan: Workflow, how: dict[str, str]) -> None:
         self.plan, self.desk = plan, Desk(how)
-        self.desk.records = self.records = CrashingNext()
-        self.desk.runs = self.runs = CrashingNext()
+        self.desk.records = self.records = CrashingRunStore(crash_at=())
+        self.desk.runs = self.runs = CrashingRunStore(crash_at=())
         self.result: WorkflowResult | None = None
         self.begun = False
 
     @rule(crash=st.integers(1, 12), runs=st.booleans(), after=st.booleans())
     def drive_and_crash(self, crash: int, runs: bool, after: bool) -> None:
         """The process may die at this commit of the records, or of the runs."""
-        (self.runs if runs else self.records).set(in_commits=crash, after=after)
+        (self.runs if runs else self.records).crash_in(crash, after=after)
         try:
             self.drive()
         except Crash:
             self.result = None
-        self.runs.set(in_commits=-1, after=False)
-        self.records.set(in_commits=-1, after=False)
+        self.runs.crash_in(0)
+        self.records.crash_in(0)
 
     @rule()
     def drive(self) -> None:
@@ -745,30 +884,12 @@ class AnyWorkflow(RuleBasedStateMachine):
     @rule()
     def decide(self) -> None:
         """Approve all that is asked."""
-        self._drive(self._answers(), self._words())
+        self._drive(approvals(self.result), words(self.result))
 
     @rule(hours=st.integers(1, 2))
     def wait(self, hours: int) -> None:
         """Time passes."""
         self.desk.clock.move(3600 * hours)
-
-    def _answers(self) -> dict[str, list[Decision]]:
-        if self.result is None:
-            return {}
-        return {
-            state.run_id or "": [
-                Decision(request_id=r, verdict=Verdict.APPROVE, decided_by="me")
-                for r in state.requests
-            ]
-            for state in self.result.branches.values()
-            if state.requests
-        }
-
-    def _words(self) -> dict[str, str]:
-        if self.result is None:
-            return {}
-        states = self.result.branches.values()
-        return {s.run_id or "": "go on" for s in states if s.reason == "escalated"}
 
     def _drive(
         self,
@@ -805,7 +926,7 @@ class AnyWorkflow(RuleBasedStateMachine):
             return
         self.desk.clock.move(4 * 3600)
         for _ in range(12):
-            self._drive(self._answers(), self._words())
+            self._drive(approvals(self.result), words(self.result))
             if self.result is not None and self.result.status is not WorkflowStatus.WAITING:
                 break
         assert self.result is not None
