@@ -13,7 +13,7 @@ from typing import Final
 import attrs
 
 from runtime_pack.errors import ContractError
-from runtime_pack.ledger import COST, DURATION, EXPIRES, STEPS, TOKENS, TURNS
+from runtime_pack.ledger import COST, DURATION, EXPIRES, STEPS, TOKENS, TURNS, VIOLATIONS
 from runtime_pack.ledger_limits import MICRO, micro_units
 from runtime_pack.messages import Json, clean_text
 
@@ -24,7 +24,7 @@ GRANT_NOTICE: Final = (
 )
 """What the model is told when a run goes on that it was asked to wind up."""
 
-_BUDGETS: Final = frozenset({STEPS, TURNS, TOKENS, COST, DURATION, EXPIRES})
+_BUDGETS: Final = frozenset({STEPS, TURNS, TOKENS, COST, DURATION, EXPIRES, VIOLATIONS})
 _TOOL: Final = "tool:"
 # Far above any run, and sums of it stay what a saved run and a date can hold.
 _MOST: Final = 10**12
@@ -66,7 +66,7 @@ class Grant:
 
     Attributes:
         budget: as it stands in `stop.budget`: `steps`, `turns`, `tokens`, `cost`,
-            `duration_seconds`, `expires_at` (by so many seconds later), or `tool:NAME`.
+            `duration_seconds`, `expires_at` (by so many seconds later), `violations`, or `tool:NAME`.
         amount: a whole number above 0; for `cost` a `Decimal` of money, in whole millionths.
         grant_id: a grant that has one is given once, however often it is brought.
 

@@ -30,6 +30,7 @@ from runtime_pack.ledger_limits import (
     TOKENS,
     TURNS,
     UNLIMITED,
+    VIOLATIONS,
     WRAP_UP,
     Limit,
     Limits,
@@ -51,6 +52,7 @@ __all__ = (
     "TOKENS",
     "TURNS",
     "UNLIMITED",
+    "VIOLATIONS",
     "WRAP_UP",
     "Ledger",
     "LedgerView",
@@ -85,11 +87,11 @@ class Ledger:
         "_used",
         "attempts",
         "cached_input_tokens",
+        "denials",
         "input_tokens",
         "output_tokens",
         "refused",
         "unaffordable",
-        "violations",
     )
 
     def __init__(self, limits: Limits) -> None:
@@ -105,9 +107,9 @@ class Ledger:
         self._overdrawn: dict[str, int] = {}
         self.attempts = 0
         self.cached_input_tokens = 0
+        self.denials = 0
         self.refused = 0
         self.unaffordable = 0
-        self.violations = 0
         self.input_tokens = 0
         self.output_tokens = 0
 
@@ -292,6 +294,22 @@ class Ledger:
             self.output_tokens += usage.output_tokens
             self.cached_input_tokens += usage.cached_input_tokens
 
+    @property
+    def violations(self) -> int:
+        """How often the policy stopped something."""
+        return self._used.get(VIOLATIONS, 0)
+
+    def count_violations(self, number: int = 1) -> None:
+        """The policy stopped something so often: it has happened, whatever the limit is."""
+        if number:
+            self._used[VIOLATIONS] = self.violations + number
+            self._overdraw(VIOLATIONS, number)
+
+    def hard_shortfall(self, now: float) -> Shortfall | None:
+        """A shortfall when no time is left, or the policy stopped more than it may have to."""
+        short = self._short_of(VIOLATIONS, 0) if VIOLATIONS in self._used else None
+        return short or self.time_shortfall(now)
+
     def begin(self, now: float) -> None:
         """An activity starts. Activities may overlap; their common time counts once."""
         if self._activities == 0:
@@ -362,6 +380,7 @@ class Ledger:
             active_seconds=self.active_seconds(now),
             refused=self.refused,
             unaffordable=self.unaffordable,
+            denials=self.denials,
             violations=self.violations,
             input_tokens=self.input_tokens,
             output_tokens=self.output_tokens,
@@ -388,6 +407,7 @@ class Ledger:
         overdrawn = read_counts(saved.get("overdrawn", {}))
         counters = {name: _count(saved.get(name)) for name in _COUNTERS}
         counters |= {name: _count(saved.get(name, 0)) for name in _NEWER_COUNTERS}
+        violations = _count(saved.get("violations"))
         active = _count(saved.get("active_us")) / MICRO
         self._limits = self._limits.lowered(saved_limits)
         for bucket in (*taken, *open_ones):
@@ -399,6 +419,12 @@ class Ledger:
         self._active = max(self._active, active)
         for name, count in counters.items():
             setattr(self, name, max(getattr(self, name), count))
+        # Earlier saves have no bucket of them.
+        self.count_violations(max(0, violations - self.violations))
+        left = self.left(VIOLATIONS)
+        if left != UNLIMITED and left < 0:
+            # They have happened, whatever is allowed by now.
+            self._overdrawn[VIOLATIONS] = -left
         # Of a run that no token budget was kept for until now.
         reported = self.input_tokens + self.output_tokens
         if self.limit(TOKENS) != UNLIMITED:
@@ -449,9 +475,9 @@ class Ledger:
         return self._limits.counts.get(bucket, UNLIMITED)
 
 
-_COUNTERS: Final = ("refused", "violations", "input_tokens", "output_tokens")
+_COUNTERS: Final = ("refused", "input_tokens", "output_tokens")
 # Not kept in earlier saves.
-_NEWER_COUNTERS: Final = ("cached_input_tokens", "attempts", "unaffordable")
+_NEWER_COUNTERS: Final = ("cached_input_tokens", "attempts", "denials", "unaffordable")
 
 
 def _sum(limit: Limit, amount: int) -> Limit:

@@ -17,6 +17,7 @@ from runtime_pack.ledger import (
     COST,
     TOKENS,
     UNLIMITED,
+    VIOLATIONS,
     WRAP_UP,
     Ledger,
     LedgerView,
@@ -48,12 +49,16 @@ def ungranted(held: Limits, grant: Limits) -> str | None:
     return None
 
 
+# Of these nothing stands reserved in the parent.
+_OWN: Final = frozenset({VIOLATIONS, WRAP_UP})
+
+
 def carve(parent: Ledger, grant: Limits, *, now: float) -> ChildLedger | Shortfall:
     """The ledger of a sub-run with exactly this grant, or the first budget that cannot spare it.
 
     A bucket that limits the parent and that the grant does not name is 0 for the child: what is
     not granted is not there. Time is shared, not split: the child has the lower of the grant and
-    what the parent has left. `wrap_up` is the child's own, and is 0 when the grant does not name it.
+    what the parent has left; violations too. `wrap_up` is the child's own, and is 0 when the grant does not name it.
 
     Raises:
         ContractError: a limit of the grant is none, or `unlimited` where the parent is limited.
@@ -61,14 +66,16 @@ def carve(parent: Ledger, grant: Limits, *, now: float) -> ChildLedger | Shortfa
     """
     counts = _granted(parent.limits.counts, grant.counts)
     held = _held(counts)
-    short = parent.time_shortfall(now) or parent.reserve_amounts(held)
+    short = parent.hard_shortfall(now) or parent.reserve_amounts(held)
     if short is not None:
         return short
     seconds = parse_seconds("grant.seconds", grant.seconds)
     left = parent.remaining_seconds(now)
     if left != float("inf"):
         seconds = left if seconds == UNLIMITED else min(seconds, left)
-    ends = Limits(counts={}, seconds=UNLIMITED, expires_us=parent.limits.expires_us)
+    left_over = parent.left(VIOLATIONS)
+    shared: dict[str, Limit] = {} if left_over == UNLIMITED else {VIOLATIONS: left_over}
+    ends = Limits(counts=shared, seconds=UNLIMITED, expires_us=parent.limits.expires_us)
     own = Limits(counts=counts, seconds=seconds, expires_us=grant.expires_us).lowered(ends)
     return ChildLedger(parent, own, held)
 
@@ -91,7 +98,7 @@ def adopt_child(parent: Ledger, saved: Mapping[str, Json]) -> ChildLedger:
 def _granted(held: Mapping[str, Limit], asked: Mapping[str, Limit]) -> dict[str, Limit]:
     granted = {name: parse_count(f"grant.{name}", limit) for name, limit in asked.items()}
     for name, limit in held.items():
-        if limit == UNLIMITED:
+        if limit == UNLIMITED or name == VIOLATIONS:
             continue
         if granted.setdefault(name, 0) == UNLIMITED and name != WRAP_UP:
             raise ContractError(f"grant.{name}", "is not unlimited where the parent is limited")
@@ -101,7 +108,9 @@ def _granted(held: Mapping[str, Limit], asked: Mapping[str, Limit]) -> dict[str,
 
 def _held(counts: Mapping[str, Limit]) -> dict[str, int]:
     """What of a grant stands reserved in the parent."""
-    return {name: limit for name, limit in counts.items() if limit != UNLIMITED and name != WRAP_UP}
+    return {
+        name: limit for name, limit in counts.items() if limit != UNLIMITED and name not in _OWN
+    }
 
 
 class ChildLedger(Ledger):
@@ -134,14 +143,15 @@ class ChildLedger(Ledger):
         view, parent = self.view(now), self._parent
         self._closed = True
         held = self._granted
-        names = (held.keys() | view.used.keys() | view.reserved.keys()) - {WRAP_UP}
+        names = (held.keys() | view.used.keys() | view.reserved.keys()) - _OWN
         spent = {name: view.used.get(name, 0) + view.reserved.get(name, 0) for name in names}
         parent.settle_amounts(held, spent)
         parent.guess({name: n for name, n in view.estimated.items() if name in spent})
         parent.guess({n: view.reserved[n] for n in (COST, TOKENS) if n in view.reserved})
         parent.refused += view.refused
         parent.unaffordable += view.unaffordable
-        parent.violations += view.violations
+        parent.denials += view.denials
+        parent.count_violations(view.violations)
         parent.attempts += view.attempts
         parent.input_tokens += view.input_tokens
         parent.output_tokens += view.output_tokens

@@ -29,6 +29,7 @@ __all__ = (
     "TOKENS",
     "TURNS",
     "UNLIMITED",
+    "VIOLATIONS",
     "WRAP_UP",
     "Limit",
     "Limits",
@@ -59,9 +60,10 @@ EXPIRES: Final = "expires_at"
 STEPS: Final = "steps"
 TOKENS: Final = "tokens"
 TURNS: Final = "turns"
+VIOLATIONS: Final = "violations"
 WRAP_UP: Final = "wrap_up"
 
-HARD: Final = frozenset({COST, DURATION, EXPIRES, TOKENS})
+HARD: Final = frozenset({COST, DURATION, EXPIRES, TOKENS, VIOLATIONS})
 """Budgets that end the run at once: after them there is no wrap-up."""
 
 MICRO: Final = 1_000_000

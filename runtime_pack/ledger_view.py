@@ -135,6 +135,7 @@ class LedgerView:
         overdrawn: how much was charged above the limit, because it was reported so.
         attempts: requests to the model, those that failed among them.
         unaffordable: those of `refused` that a budget refused, and that stopped the run by that.
+        denials: of the refused calls, those that the policy or a person denied.
         granted: of the ledger of a sub-run, what stands reserved for it in its parent.
         cached_input_tokens: a part of `input_tokens`.
     """
@@ -153,6 +154,7 @@ class LedgerView:
     overdrawn: Mapping[str, int] = attrs.field(factory=dict)
     granted: Mapping[str, int] = attrs.field(factory=dict)
     unaffordable: int = 0
+    denials: int = 0
 
     @property
     def cost(self) -> Decimal:
@@ -174,6 +176,7 @@ class LedgerView:
             "reserved": dict(self.reserved),
             "active_us": round(self.active_seconds * MICRO),
             "refused": self.refused,
+            "denials": self.denials,
             "violations": self.violations,
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,

@@ -257,12 +257,14 @@ class Admitted:
 class Refused:
     """The call does not run. `shortfall` is set when a budget refused it.
 
-    `stuck` says that the model goes in circles: the run ends after this batch.
+    `stuck` says that the model goes in circles: the run ends after this batch. `excused` says that
+    the call was sound: it was answered from the record, or a person was asked and did not approve.
     """
 
     output: ToolOutput
     shortfall: Shortfall | None = None
     stuck: bool = False
+    excused: bool = False
 
 
 @inner(kw_only=True)
@@ -299,6 +301,7 @@ class Slot:
     ran: bool = False
     shortfall: Shortfall | None = None
     stuck: bool = False
+    excused: bool = False
 
 
 # ── states ────────────────────────────────────────────────────────────────────────────────────
@@ -706,7 +709,7 @@ def _slot(
             )
         case Pending(request=request):
             return Slot(step=step, call=call, status=SlotStatus.PENDING, request=request)
-        case Refused(output=output, shortfall=shortfall, stuck=stuck):
+        case Refused(output=output, shortfall=shortfall, stuck=stuck, excused=excused):
             return Slot(
                 step=step,
                 call=call,
@@ -714,6 +717,7 @@ def _slot(
                 result=result_message(call, output),
                 shortfall=shortfall,
                 stuck=stuck,
+                excused=excused,
             )
 
 
@@ -794,7 +798,8 @@ def _settle(
     if misbehaving:
         outcome = _misbehaving("More calls were refused than the contract allows.")
         return Step(Ended(outcome=outcome), (commit, Finish(outcome=outcome)))
-    return _next_turn(rules, 0 if any(slot.ran for slot in slots) else barren + 1, (commit,))
+    sound = any(slot.ran or slot.excused for slot in slots)
+    return _next_turn(rules, 0 if sound else barren + 1, (commit,))
 
 
 BATCH_REFUSED: Final = refusal(

@@ -27,6 +27,7 @@ from runtime_pack.ledger import (
     TOKENS,
     TURNS,
     UNLIMITED,
+    VIOLATIONS,
     WRAP_UP,
     Limit,
     Limits,
@@ -410,6 +411,7 @@ class TaskContract:
         max_refused: calls that were not admitted; None is twice `max_steps`, and
             twice the steps that are granted later.
         max_consecutive_refused: responses in a row of which nothing was admitted, at least 1.
+        max_violations: how often the policy may have to stop what tools do, before the run stops.
         per_tool: steps by tool name.
         workspace_allowlist: entries that every run of the workspace is held to. None has no opinion;
             an empty list allows nothing.
@@ -434,6 +436,7 @@ class TaskContract:
     max_attempts: int = 3
     max_refused: Limit | None = None
     max_consecutive_refused: int = 3
+    max_violations: Limit = 10
     per_tool: Mapping[str, Limit] = attrs.field(factory=dict, converter=_frozen_counts)
     tool_policy: ToolPolicy = attrs.field(factory=ToolPolicy)
     workspace_allowlist: tuple[str, ...] | None = attrs.field(
@@ -448,6 +451,7 @@ class TaskContract:
     def __attrs_post_init__(self) -> None:
         parse_count("max_steps", self.max_steps)
         parse_count("max_turns", self.max_turns)
+        parse_count("max_violations", self.max_violations)
         parse_seconds("max_duration_seconds", self.max_duration_seconds)
         parse_seconds("approval_seconds", self.approval_seconds)
         parse_count("max_context_bytes", self.max_context_bytes)
@@ -485,7 +489,12 @@ class TaskContract:
 
     def limits(self) -> Limits:
         """The contract as a ledger holds it."""
-        counts: dict[str, Limit] = {STEPS: self.max_steps, TURNS: self.max_turns, WRAP_UP: 1}
+        counts: dict[str, Limit] = {
+            STEPS: self.max_steps,
+            TURNS: self.max_turns,
+            VIOLATIONS: self.max_violations,
+            WRAP_UP: 1,
+        }
         for name, limit in self.per_tool.items():
             counts[tool_bucket(name)] = limit
         if self.max_tokens is not None:

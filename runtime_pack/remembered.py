@@ -191,18 +191,21 @@ class Memory:
     """What people said in one run, as far as it holds for later calls of it.
 
     With the memory of the run *above*, a denial holds in the whole tree of runs: it is told up as
-    far as that goes, and looked up there. Approvals hold where they were given.
+    far as that goes, and looked up there; so are doubts. Approvals hold where they were given.
     """
 
-    __slots__ = ("_above", "_denied", "_rules")
+    __slots__ = ("_above", "_denied", "_rules", "doubts")
 
     def __init__(self, above: Memory | None = None) -> None:
         self._above = above
+        # Calls that were started and of which nobody knows what they did, by fingerprint; one set
+        # for the whole tree.
+        self.doubts: set[str] = set() if above is None else above.doubts
         self._denied: dict[str, Denied] = {}
         self._rules: dict[str, RememberedRule] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._denied or self._rules or self._above)
+        return bool(self._denied or self._rules or self.doubts or self._above)
 
     # ── denials ───────────────────────────────────────────────────────────────────────────────
 
@@ -254,7 +257,9 @@ class Memory:
 
     def to_json(self) -> dict[str, Json]:
         """For saved runs."""
-        return {
+        # Written where there are some only: heads of earlier versions do not know them.
+        doubts: dict[str, Json] = {"doubts": [*sorted(self.doubts)]} if self.doubts else {}
+        return doubts | {
             "denied": {name: attrs.asdict(denied) for name, denied in self._denied.items()},
             "rules": [rule.to_json() for rule in self._rules.values()],
         }
@@ -267,6 +272,7 @@ class Memory:
         Raises:
             AttributeError, KeyError, TypeError, ValueError: not of that form.
         """
+        self.doubts |= {str(name) for name in saved.get("doubts", ())}
         self._denied = {}
         for name, value in saved["denied"].items():
             self.deny(str(name), Denied(**value))

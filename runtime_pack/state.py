@@ -149,8 +149,10 @@ def _slot_to_json(slot: Slot) -> dict[str, Json]:
     """Results that a tool gave are rows, found by call id; only refusals stand in the head."""
     result = None if slot.ran or slot.result is None else message_to_json(slot.result)
     # Written where it is so only: heads of earlier versions do not know it.
-    stuck: dict[str, Json] = {"stuck": True} if slot.stuck else {}
-    return stuck | {
+    marks: dict[str, Json] = {"stuck": True} if slot.stuck else {}
+    if slot.excused:
+        marks["excused"] = True
+    return marks | {
         "step": slot.step,
         "call": {"id": slot.call.id, "name": slot.call.name, "arguments": slot.call.arguments},
         "status": str(slot.status),
@@ -234,6 +236,7 @@ def _read_slot(value: dict[str, Json], results: Mapping[str, ToolMessage]) -> Sl
         request=None if request is None else ApprovalRequest.from_json(_object(request)),
         shortfall=None if value["stop"] is None else Shortfall.from_json(_object(value["stop"])),
         stuck=value.get("stuck") is True,
+        excused=value.get("excused") is True,
     )
 
 

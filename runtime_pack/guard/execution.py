@@ -150,7 +150,7 @@ class Execution:
         record = self._record(step, call, held, attempt)
         subject = run.subject(step, call.id)
         begun = run.clock.monotonic()
-        short = run.ledger.time_shortfall(begun)
+        short = run.ledger.hard_shortfall(begun)
         if short is not None:
             run.settle(step, ran=False)
             output = exhausted(short)

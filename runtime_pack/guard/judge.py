@@ -58,6 +58,11 @@ from runtime_pack.seal import check_request, seal_request
 __all__ = ("Judge",)
 
 _FAULTS_SHOWN: Final = 8
+# What people say, or do not say in time, is not held against the model.
+_PEOPLE: Final = frozenset({CallCode.DENIED_BY_PERSON, CallCode.APPROVAL_EXPIRED})
+_DENIALS: Final = frozenset(
+    {CallCode.DENIED_BY_PERSON, CallCode.POLICY_DENIED, CallCode.POLICY_ERROR}
+)
 _ADMITTED: Final = Admitted()
 _FREE: Final = ClassVerdict(approval_class=ApprovalClass.AUTO)
 _UNDECIDED: Final = ClassVerdict(
@@ -177,6 +182,8 @@ class Judge:
             return attrs.evolve(await self._refuse(call, output), stuck=stuck)
         if verdict.approval_class is ApprovalClass.NOTIFY and self._run.emitter is None:
             return await self._refuse(call, _UNTOLD, reasons=verdict.reasons)
+        if self._run.memory.doubts:
+            return self._recall.asking(spec, call.arguments, verdict)
         return verdict
 
     async def _placed(
@@ -192,7 +199,7 @@ class Judge:
         ready = known is not None or verdict.approval_class is not ApprovalClass.REQUEST_USER
         if not ready:
             held = _waiting(held)
-        short = run.ledger.time_shortfall(run.clock.monotonic()) or run.hold(call.step, held, spec)
+        short = run.ledger.hard_shortfall(run.clock.monotonic()) or run.hold(call.step, held, spec)
         if short is not None:
             return await self._refuse(call, exhausted(short), short)
         if not ready:
@@ -310,7 +317,7 @@ class Judge:
             return attrs.evolve(await self._refuse(call, _CIRCLE), stuck=True)
         text = f"{_SAME.text}\n{again.text}"
         output = attrs.evolve(_SAME, ok=again.ok, text=text, label=again.label)
-        return await self._refuse(call, output)
+        return attrs.evolve(await self._refuse(call, output), excused=True)
 
     async def _preflight(
         self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
@@ -344,11 +351,13 @@ class Judge:
         refused = await self._fault(call, offered, inside)
         if refused is not None:
             return _Today(refused=refused)
-        verdict = await self._class_of(offered[call.call.name], call.arguments)
+        spec = offered[call.call.name]
+        verdict = await self._class_of(spec, call.arguments)
         if verdict.approval_class is ApprovalClass.DENY:
             return _Today(refused=_denied(verdict), verdict=verdict)
         if verdict.approval_class is ApprovalClass.NOTIFY and self._run.emitter is None:
             return _Today(refused=_UNTOLD, verdict=verdict)
+        verdict = self._recall.asking(spec, call.arguments, verdict)
         name, run = call.call.name, self._run
         # What was started before was paid for; running it once more costs the same again.
         short = run.ledger.excess(*run.reservation(call.step, name)) or run.hold_cost(
@@ -459,6 +468,8 @@ class Judge:
         if short is not None and call.step.startswith("t"):
             # It stops the run by itself: whoever grants more does not grant it to be stopped for this.
             run.ledger.unaffordable += 1
+        if output.code in _DENIALS:
+            run.ledger.denials += 1
         unread = None if call.fault is None else call.raw
         record = StepRecord(
             step=call.step,
@@ -587,7 +598,8 @@ class Judge:
                 spec, wanted = offered.get(request.tool), _again(step, call).arguments
                 self._recall.deny(decision, spec, request.tool, request.arguments, wanted)
             refused = today.refused if edited is None else _of_an_edit(today.refused)
-            return await self._refuse(ingested, refused, today.short, today.reasons)
+            placed = await self._refuse(ingested, refused, today.short, today.reasons)
+            return attrs.evolve(placed, excused=today.refused.code in _PEOPLE)
         unseen = request.unseen(today.person_reasons)
         held = _held(request.tool, _canonical(arguments), not unseen)
         run.held[step] = held
@@ -597,6 +609,7 @@ class Judge:
             return self._ask(ingested, held, offered[request.tool], verdict)
         if today.verdict.approval_class is ApprovalClass.NOTIFY:
             await self._notify(ingested, today.verdict)
+        self._recall.trust(offered[request.tool], arguments)
         self._recall.remember(request, decision, arguments)
         admitted = self._admitted(step, asked)
         return admitted if arguments == call.arguments else Admitted(call=asked)

@@ -14,6 +14,7 @@ from runtime_pack.errors import CallCode, StateRefused
 from runtime_pack.guard.task_run import TaskRun
 from runtime_pack.machine import refusal
 from runtime_pack.messages import Json
+from runtime_pack.policy import ApprovalClass, ClassVerdict
 from runtime_pack.records import rule_made, rule_used
 from runtime_pack.remembered import (
     REPEATS_AT_MOST,
@@ -28,6 +29,7 @@ from runtime_pack.seal import check_rule, seal_rule
 __all__ = ("Recall",)
 
 _SHOWN: Final = 1000
+_IN_DOUBT: Final = "the same call was started before, and nobody knows what it did"
 
 
 class Recall:
@@ -70,6 +72,30 @@ class Recall:
         for arguments in asked:
             self._run.memory.deny(fingerprint_of(tool, arguments, cosmetic), denied)
 
+    # ── doubts ────────────────────────────────────────────────────────────────────────────────
+
+    def in_doubt(self, spec: ToolSpec, arguments: Mapping[str, Json]) -> bool:
+        """Whether such a call was started before and never finished."""
+        doubts = self._run.memory.doubts
+        return bool(doubts) and fingerprint_of(spec.name, arguments, spec.cosmetic) in doubts
+
+    def asking(
+        self, spec: ToolSpec, arguments: Mapping[str, Json], verdict: ClassVerdict
+    ) -> ClassVerdict:
+        """The class of a call, at least `request_user` when it is in doubt: it may have run already."""
+        denied = verdict.approval_class is ApprovalClass.DENY
+        if denied or not self.in_doubt(spec, arguments):
+            return verdict
+        asked = verdict.approval_class is ApprovalClass.REQUEST_USER
+        reasons = (*verdict.reasons, _IN_DOUBT) if asked else (_IN_DOUBT,)
+        return ClassVerdict(approval_class=ApprovalClass.REQUEST_USER, reasons=reasons)
+
+    def trust(self, spec: ToolSpec, arguments: Mapping[str, Json]) -> None:
+        """A person approved the call, knowing of the doubt."""
+        if self._run.memory.doubts:
+            asked = fingerprint_of(spec.name, arguments, spec.cosmetic)
+            self._run.memory.doubts.discard(asked)
+
     # ── approvals ─────────────────────────────────────────────────────────────────────────────
 
     def approved(
@@ -84,7 +110,7 @@ class Recall:
         Nor is one about an argument that the tool does not have: it would answer every call.
         """
         run = self._run
-        if not run.memory:
+        if not run.memory or self.in_doubt(spec, arguments):
             return None
         asked = Asked(
             run=run.id,

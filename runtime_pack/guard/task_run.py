@@ -544,7 +544,7 @@ class TaskRun:
         event = self.under_policy(event)
         violation = event.type is EventType.SANDBOX_VIOLATION
         if violation:
-            self.ledger.violations += 1
+            self.ledger.count_violations()
         if self.audit is not None:
             self.audit.append(event)
             if violation:

@@ -86,7 +86,7 @@ class Turns:
         Of the request, its size and its model are looked at, where tokens or money are counted.
         """
         run, bucket = self._run, WRAP_UP if closing else TURNS
-        hard = run.ledger.time_shortfall(run.clock.monotonic())
+        hard = run.ledger.hard_shortfall(run.clock.monotonic())
         short = hard or run.ledger.reserve(bucket)
         if short is not None:
             return TurnResult(lost=_spent(short), soft=hard is None)

@@ -92,6 +92,7 @@ from runtime_pack.machine import Event as MachineEvent
 from runtime_pack.messages import Json, ToolMessage, Transcript, UserMessage, clean_text
 from runtime_pack.ports import ContextFactory, ExecutionContext, TurnRequest
 from runtime_pack.records import StepRecord, approval_decided, step_finished
+from runtime_pack.repeats import fingerprint_of
 from runtime_pack.seal import check_request, seal_request
 from runtime_pack.state import RunStore, SavedRun, open_head, spec_from_json
 
@@ -459,6 +460,7 @@ class Drive:
         if message is None:
             return resume(self.state)
         self._withdraw_requests()
+        self._doubt(_open_slots(self.state))
         for slot in _open_slots(self.state):
             if slot.step in self.keeper.begun:
                 self.run.settle(slot.step)
@@ -752,6 +754,8 @@ class Drive:
     async def _readmit(self, slots: tuple[Slot, ...]) -> MachineEvent:
         """Judge calls again that an earlier drive admitted, and close those that are in doubt."""
         admissions: dict[str, Admission] = {}
+        # Before any is judged: one that stands earlier may ask for the same.
+        self._doubt(slots)
         for number, slot in enumerate(slots, start=1):
             if not number % _JUDGED_AT_ONCE:
                 await asyncio.sleep(0)
@@ -775,6 +779,16 @@ class Drive:
         spec = self.offered.get(slot.call.name)
         harmless = spec is not None and spec.effects is not Effects.ONCE
         return slot.step in self.keeper.begun and not harmless
+
+    def _doubt(self, slots: Sequence[Slot]) -> None:
+        """Keep which calls may have taken effect: none that asks for the same runs unasked."""
+        for slot in slots:
+            if not self._is_in_doubt(slot):
+                continue
+            name, spec = slot.call.name, self.offered.get(slot.call.name)
+            asked = slot.call.arguments if isinstance(slot.call.arguments, Mapping) else {}
+            cosmetic = () if spec is None else spec.cosmetic
+            self.run.memory.doubts.add(fingerprint_of(name, asked, cosmetic))
 
     def _close_doubtful(self, steps: AbstractSet[str]) -> None:
         """Record what was started and will never have a result: it counts as used.
@@ -1081,6 +1095,7 @@ class Drive:
             "code": None if outcome.stop is None else str(outcome.stop.code),
             "used": dict(view.used),
             "refused": view.refused,
+            "denials": view.denials,
             "violations": view.violations,
             "attempts": view.attempts,
             "input_tokens": view.input_tokens,

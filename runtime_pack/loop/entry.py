@@ -41,6 +41,7 @@ _ANY: Final = TaskContract(
     max_turns=UNLIMITED,
     max_duration_seconds=UNLIMITED,
     max_refused=UNLIMITED,
+    max_violations=UNLIMITED,
 )
 
 

@@ -8,7 +8,7 @@ from runtime_pack.errors import ContractError, StopCode
 from runtime_pack.events import Event, EventCode
 from runtime_pack.grants import Grant
 from runtime_pack.guard import AgentTaskRun
-from runtime_pack.ledger import DURATION, EXPIRES, UNLIMITED
+from runtime_pack.ledger import DURATION, EXPIRES, UNLIMITED, VIOLATIONS
 from runtime_pack.loop.keeper import Keeper
 from runtime_pack.machine import Ended, Outcome, State, Stop, Thinking
 
@@ -78,12 +78,12 @@ def _given(run: AgentTaskRun, grant: Grant, number: int) -> Event:
 
 def has_room(run: AgentTaskRun, stop: Stop) -> bool:
     """Whether the budget that stopped the run has something left by now."""
-    if run.ledger.time_shortfall(run.clock.monotonic()) is not None:
+    if run.ledger.hard_shortfall(run.clock.monotonic()) is not None:
         return False
     if run.ledger.over() is not None:
         return False
     short = stop.shortfall
-    if short is None or short.budget in {DURATION, EXPIRES}:
+    if short is None or short.budget in {DURATION, EXPIRES, VIOLATIONS}:
         return True
     left = run.ledger.left(short.budget)
     return left == UNLIMITED or left > 0

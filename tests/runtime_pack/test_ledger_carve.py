@@ -320,14 +320,15 @@ def test_closing_charges_the_parent_once() -> None:
     child.settle("steps", "tool:a")
     child.reserve_amounts({COST: 2 * CENT})
     child.charge(Usage(input_tokens=3, output_tokens=1, cached_input_tokens=2))
-    child.refused, child.violations, child.attempts = 1, 2, 3
+    child.refused, child.denials, child.attempts = 2, 1, 3
+    child.count_violations(2)
     child.close(0)
 
     view = parent.view(0)
 
-    assert dict(view.used) == {COST: 2 * CENT, STEPS: 1, "tool:a": 1}
+    assert dict(view.used) == {COST: 2 * CENT, STEPS: 1, "tool:a": 1, "violations": 2}
     assert (dict(view.reserved), dict(view.estimated)) == ({}, {COST: 2 * CENT})
-    assert (view.refused, view.violations, view.attempts) == (1, 2, 3)
+    assert (view.refused, view.denials, view.violations, view.attempts) == (2, 1, 2, 3)
     assert (view.input_tokens, view.output_tokens, view.cached_input_tokens) == (3, 1, 2)
     lates: tuple[Callable[[], object], ...] = (
         lambda: child.close(0),

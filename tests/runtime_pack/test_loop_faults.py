@@ -395,7 +395,8 @@ def test_a_save_that_fails_is_an_error_and_nothing_runs_twice(fail_at: int, afte
         assert stage.run.ledger.view(0).reserved.get("turns", 0) == 0
         if result.state is None:
             return
-        stage.prepare([ONE, reply(), reply()])
+        # Not the call that may be in doubt: that one would wait for a person.
+        stage.prepare([calls(("z", "t:echo", '{"x":"z"}')), reply(), reply()])
         taken_up = await stage.resume(result.run_id)
 
         assert isinstance(taken_up, Completed)
@@ -418,13 +419,13 @@ def test_after_a_save_that_failed_no_call_of_the_batch_saves(fail_at: int, paral
             contract=TaskContract(max_parallel=parallel),
             store=store,
         )
-        batch = calls(*((f"c{number}", "t:echo", "{}") for number in range(4)))
-        stage.prepare([batch, reply()])
+        wanted = [(f"c{number}", "t:echo", f'{{"x":"{number}"}}') for number in range(8)]
+        stage.prepare([calls(*wanted[:4]), reply()])
         result = await stage.start()
         if isinstance(result, Completed):
             return
         assert stop_of(result) == (StopCode.STORE_FAILED, "store")
-        stage.prepare([batch, reply()])
+        stage.prepare([calls(*wanted[4:]), reply()])
         taken_up = await stage.resume(result.run_id)
 
         assert isinstance(taken_up, Completed)
