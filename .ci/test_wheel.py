@@ -20,7 +20,12 @@ LOCK = ROOT / ".ci" / "lock.txt"
 VERSIONS = ((3, 11), (3, 12), (3, 13))
 SPREAD = ("--numprocesses=auto", "--dist=worksteal")
 # Started as commands, these say the same on every interpreter and take most of the time.
-OF_THE_FIRST = ("tests/runtime_pack/cli", "tests/egress/confine", "tests/docs")
+OF_THE_FIRST = (
+    "tests/docs",
+    "tests/egress/confine",
+    "tests/runtime_pack/cli",
+    "tests/runtime_pack/stores/test_killed.py",
+)
 COPIED = (
     ".ci",
     "tests",
