@@ -159,6 +159,16 @@ class ListedRuntime(Protocol):
 
 
 @runtime_checkable
+class OwnListRuntime(Protocol):
+    """A runtime with a list of its own of what a run may read: its sub-runs may read no more."""
+
+    @property
+    def run_list(self) -> tuple[str, ...]:
+        """The entries."""
+        ...
+
+
+@runtime_checkable
 class FramingRuntime(Protocol):
     """A runtime that puts the fences around texts from outside itself.
 

@@ -625,11 +625,13 @@ async def cancel(
         StoreError: the store could not be read or written.
     """
     known = await _open(store, run_id)
-    if known.is_over:
-        return CancelReply(run_id=run_id, status=CancelStatus.OVER, message="it was over before")
+    over = CancelReply(run_id=run_id, status=CancelStatus.OVER, message="it was over before")
+    if known.is_over and not known.head.get("sub_runs"):
+        return over
     words = f"cancelled by {by}" + (f": {reason}" if reason else "")
     result = await cancel_saved_run(store=store, run_id=run_id, reason=words, audit=audit)
-    return _cancelled(result)
+    told = _cancelled(result)
+    return over if known.is_over and told.status is not CancelStatus.FAILED else told
 
 
 def _cancelled(result: LoopResult) -> CancelReply:

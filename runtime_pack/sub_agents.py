@@ -9,9 +9,8 @@ parent, with the child's requests; a decision on one of them resumes the child.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -22,7 +21,7 @@ from runtime_pack.catalog import CatalogTool, Effects, Executed, ToolOutput, Too
 from runtime_pack.errors import CallCode, ContractError, RunNotFound
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
 from runtime_pack.guard.execution import exhausted
-from runtime_pack.guard.sub_runs import CallWaits, SubRun
+from runtime_pack.guard.sub_runs import CallWaits, SubRun, sub_run_id
 from runtime_pack.labels import Integrity
 from runtime_pack.ledger import Ledger, Limits, Shortfall, read_counts
 from runtime_pack.ledger_carve import ChildLedger, adopt_child, carve, ungranted
@@ -107,7 +106,7 @@ def sub_agent_tool(
     """
     if type(max_depth) is not int or max_depth < 1:
         raise ContractError("max_depth", "is a whole number from 1")
-    if isinstance(allowlist, str):
+    if isinstance(allowlist, str) or not all(isinstance(entry, str) for entry in allowlist):
         raise ContractError("allowlist", "is a list of entries")
     _check_grant(parent, contract)
     spec = ToolSpec(
@@ -121,6 +120,8 @@ def sub_agent_tool(
         effects=Effects.IDEMPOTENT,
         approval_class=approval_class,
     )
+    # Whoever reads lists for the parent says of this one too, before the run, if it is malformed.
+    parent.sub_lists = (*parent.sub_lists, (f"sub-agent {name}", tuple(allowlist)))
     starter = _Starter(parent, name, make, contract, tuple(allowlist), store, max_depth)
     return CatalogTool(spec=spec, handler=starter.call)
 
@@ -166,7 +167,7 @@ class _Starter:
         if parent.depth >= self.max_depth:
             text = f"Sub-agents stand at most {self.max_depth} deep."
             return refusal(CallCode.POLICY_DENIED, text)
-        child_id, step = _child_id(parent.id, context.step), context.step
+        child_id, step = sub_run_id(parent.id, context.step), context.step
         saved = await self._saved(child_id)
         unnamed = ungranted(parent.ledger.limits, self.contract.limits())
         if saved is None and unnamed is not None:
@@ -223,6 +224,8 @@ class _Starter:
             return carve(parent, self.contract.limits(), now=now)
         account: Mapping[str, Json] = saved["ledger"]
         if step in self.parent.sub_runs:
+            # An earlier version cancelled a sub-run without what it was granted.
+            account = {"granted": dict(self.parent.sub_runs[step].granted), **account}
             return adopt_child(parent, account)
         # The parent was saved before it had reserved this.
         granted = read_counts(account.get("granted", {}))
@@ -250,10 +253,18 @@ class _Starter:
             prices=parent.prices,
             ledger=ledger,
         )
-        child.depth = parent.depth + 1
+        child.depth, child.parent = parent.depth + 1, parent.id
         child.memory = Memory(parent.memory)
-        child.allowlists = (*parent.allowlists, (f"sub-agent {self.name}", self.allowlist))
+        child.allowlists = self._lists()
         return child
+
+    def _lists(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The lists that hold the child, outermost first: all that hold the parent, and its own."""
+        lists = dict(self.parent.allowlists)
+        for entries in self.parent.run_lists:
+            lists[_unused("parent", lists)] = entries
+        lists[_unused(f"sub-agent {self.name}", lists)] = self.allowlist
+        return tuple(lists.items())
 
     def _policy(self) -> ToolPolicy:
         """The child's rules, and the parent's as a layer: what it is denied, its child is too."""
@@ -268,9 +279,15 @@ class _Starter:
         """What the host makes for the child.
 
         Raises:
-            ContractError: it is no sub-agent, or of another run.
+            ContractError: it is no sub-agent, or of another run, or could not be made.
         """
-        made: object = self.make(child)
+        try:
+            made: object = self.make(child)
+        except ContractError:
+            raise
+        # The host's code: whatever it raises, nothing of the child has run.
+        except Exception as error:
+            raise ContractError("make", f"raised {type(error).__name__}") from error
         if not isinstance(made, SubAgent) or made.runtime.task_run is not child:
             raise ContractError("make", "makes a SubAgent whose runtime the child guards")
         return made
@@ -313,10 +330,10 @@ def _under_free_name(layer: PolicyLayer, taken: AbstractSet[str]) -> PolicyLayer
     return layer if free == layer.name else PolicyLayer(free, layer.rules)
 
 
-def _child_id(parent_id: str, step: str) -> str:
-    """The same for the same step of the same run, so that a child is found again."""
-    digest = hashlib.sha256(f"{parent_id}\n{step}".encode()).hexdigest()[:16]
-    return f"{parent_id[:40]}-sub-{digest}"
+def _unused(name: str, taken: Container[str]) -> str:
+    """The name, or the first that is like it and that no list has: none may hide another."""
+    like = (f"{name} {number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([name], like) if each not in taken)
 
 
 def _ungranted(ledger: Ledger, budget: str) -> ToolOutput:

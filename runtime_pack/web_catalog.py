@@ -173,6 +173,7 @@ def create_web_tool_runtime(
     setup = _Setup(
         provider=provider,
         allowlist=parse_allowlist(allowlist),
+        entries=tuple(allowlist),
         address=address_policy or AddressPolicy(),
         unsafe_report_only=unsafe_report_only,
         emitter=emitter,
@@ -229,6 +230,7 @@ class _Setup:
 
     provider: WebSearchProvider
     allowlist: Allowlist
+    entries: tuple[str, ...]
     address: AddressPolicy
     unsafe_report_only: bool
     emitter: Emitter
@@ -335,6 +337,11 @@ class _WebToolRuntime:
     def knows_every_tool(self) -> bool:
         """Whether the base runtime says which tools it runs; this one's own are known."""
         return knows_every_tool(self._base)
+
+    @property
+    def run_list(self) -> tuple[str, ...]:
+        """The list of the run as the host gave it."""
+        return self._setup.entries
 
     def check_allowlists(self, allowlists: _Lists) -> None:
         """Read the lists of a contract before its run starts.

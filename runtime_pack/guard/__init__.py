@@ -35,6 +35,7 @@ from runtime_pack.ports import (
     InputGuard,
     ListedRuntime,
     NamingRuntime,
+    OwnListRuntime,
     PreflightRuntime,
     ReleasableRuntime,
     ResultLimitedRuntime,
@@ -173,6 +174,10 @@ class GuardedRuntime:
         self.inner = inner
         if isinstance(inner, ListedRuntime):
             inner.check_allowlists(task_run.allowlists)
+            for listed in task_run.sub_lists:
+                inner.check_allowlists((listed,))
+        if isinstance(inner, OwnListRuntime) and inner.run_list not in task_run.run_lists:
+            task_run.run_lists = (*task_run.run_lists, inner.run_list)
         self.max_batch = _max_batch(task_run.contract, inner)
         self._model_name = inner.model_name if isinstance(inner, NamingRuntime) else None
         self.check_price(self._model_name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,13 @@ from runtime_pack.approvals import ApprovalRequest
 from runtime_pack.ledger import read_counts
 from runtime_pack.messages import Json
 
-__all__ = ("CallWaits", "SubRun")
+__all__ = ("CallWaits", "SubRun", "sub_run_id")
+
+
+def sub_run_id(parent_id: str, step: str) -> str:
+    """The id of the sub-run of a step: the same for the same step, so that it is found again."""
+    digest = hashlib.sha256(f"{parent_id}\n{step}".encode()).hexdigest()[:16]
+    return f"{parent_id[:40]}-sub-{digest}"
 
 
 class CallWaits(Exception):

@@ -244,12 +244,16 @@ class TaskRun:
         self.granted_steps = 0
         self.refused_in_a_row = contract.max_consecutive_refused
         self.allowlists = contract.allowlists
+        # The lists of the runtimes under this run's guard: sub-runs are held to them.
+        self.run_lists: tuple[tuple[str, ...], ...] = ()
+        self.sub_lists: tuple[tuple[str, tuple[str, ...]], ...] = ()
         self.policy_sha256 = contract.tool_policy.sha256
         self.policy = None if contract.policy is None else contract.policy.to_json()
         self.held: dict[str, Held] = {}
-        # How many runs stand above this one, its sub-runs that are open by the step that each is,
+        # How many runs stand above this one and the id of the next, its sub-runs that are open by the step that each is,
         # and what was decided about their requests.
         self.depth = 0
+        self.parent: str | None = None
         self.sub_runs: dict[str, SubRun] = {}
         self.brought: dict[str, Decision] = {}
         self.observer: Observer | None = None

@@ -39,6 +39,7 @@ from runtime_pack.guard import AgentTaskRun, GuardedRuntime
 from runtime_pack.guard.bounded import Stopped, TimeUp, bounded
 from runtime_pack.guard.execution import CUT, NOT_BEGUN, OUTCOME_UNKNOWN
 from runtime_pack.guard.observer import Observer
+from runtime_pack.guard.sub_runs import sub_run_id
 from runtime_pack.guard.turns import TurnResult
 from runtime_pack.ledger_limits import UNLIMITED
 from runtime_pack.letters import Letters
@@ -164,6 +165,7 @@ class Drive:
         self.entered = False
         # The last save was stopped by a cancel: whoever takes the run up has to be told.
         self.unsaved = False
+        self.abandoned: tuple[str, ...] = ()
 
     # ── entering ──────────────────────────────────────────────────────────────────────────────
 
@@ -194,8 +196,9 @@ class Drive:
         """A saved run.
 
         Raises:
-            ContractError: a grant cannot be given to this run.
+            ContractError: a grant cannot be given to this run, or it is another run's sub-run.
         """
+        self._refuse_orphan()
         letters = await self.post.read()
         given = (*self._posted(letters, abandon=abandon), *self._handed_down(decisions))
         problem = self._check(given, message, abandon=abandon)
@@ -225,6 +228,30 @@ class Drive:
         if self.entered or not decisions:
             return result
         return await self._overtaken(result, decisions)
+
+    def _refuse_orphan(self) -> None:
+        """A sub-run goes on under its parent's account and rules, or not at all.
+
+        Raises:
+            ContractError: it is taken up without its parent.
+        """
+        above = self.keeper.parent
+        if above is not None and above != self.run.parent:
+            raise ContractError("run_id", f"{self.run.id} is a sub-run: take up {above}")
+
+    def below(self) -> tuple[str, ...]:
+        """The ids that sub-runs of this run have, if it has any: those of the calls in hand too."""
+        known = [sub.run_id for sub in self.run.sub_runs.values()]
+        begun = [sub_run_id(self.run.id, step) for step in self.keeper.begun]
+        return tuple(dict.fromkeys((*known, *begun)))
+
+    def left_behind(self) -> tuple[str, ...]:
+        """The sub-runs that were open and that this run will not take up any more."""
+        if not self.entered:
+            return ()
+        state, subs = self.state, self.run.sub_runs
+        over = isinstance(state, Ended) and state.outcome.kind is not OutcomeKind.SUSPENDED
+        return (*self.abandoned, *(sub.run_id for sub in subs.values() if over))
 
     def _handed_down(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
         """The decisions about this run's own calls; those about sub-runs wait for the sub-run."""
@@ -477,6 +504,7 @@ class Drive:
         self.keeper.append(UserMessage(text=clean_text(message)))
         self.run.repeats.clear()
         self.run.memory.forget_repeats()
+        self.abandoned = self.below()
         self.run.sub_runs.clear()
         self.state = Thinking()
         return resume(self.state)

@@ -15,7 +15,14 @@ import attrs
 from runtime_pack.approvals import Decision
 from runtime_pack.audit.log import AuditLog
 from runtime_pack.catalog import ToolOutput, ToolSpec
-from runtime_pack.errors import ContractError, RunBusy, StateRefused, StopCode, StoreError
+from runtime_pack.errors import (
+    ContractError,
+    RunBusy,
+    RunNotFound,
+    StateRefused,
+    StopCode,
+    StoreError,
+)
 from runtime_pack.grants import Grant
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
 from runtime_pack.ledger import TURNS, UNLIMITED, parse_count
@@ -31,6 +38,10 @@ from runtime_pack.state import RunStore, open_head
 
 __all__ = ("Entry", "ResumeOptions", "RunOptions", "call_off", "prepare_resume", "prepare_run")
 
+# How a run stops that could not be ended.
+_NOT_ENDED: Final = frozenset(
+    {StopCode.STATE_INTEGRITY, StopCode.STORE_FAILED, StopCode.AUDIT_FAILED}
+)
 # For so long the loser of a race waits for what the winner says.
 _LOOKS: Final = 50
 _LOOK_SECONDS: Final = 0.02
@@ -112,7 +123,9 @@ def prepare_run(
         guarded.task_run.ledger.lower(TURNS, limit)
         try:
             async with claimed(store, guarded.task_run.id):
-                return await drive.start()
+                result = await drive.start()
+            await _end_left(drive, store)
+            return result  # noqa: TRY300
         except StoreError as error:
             return _refused_result(guarded, guarded.task_run.id, error)
 
@@ -152,9 +165,11 @@ def prepare_resume(
             # What is loaded before the claim could be of another drive's past.
             async with claimed(store, run_id):
                 drive = restore(guarded, await store.load(run_id), context, store)
-                return await drive.take_up(
+                result = await drive.take_up(
                     tuple(decisions), message, abandon=abandon, grants=tuple(grants)
                 )
+            await _end_left(drive, store)
+            return result  # noqa: TRY300
         except RunBusy as error:
             told = await _told_by_other(guarded, store, run_id, tuple(decisions))
             return told or _refused_result(guarded, run_id, error)
@@ -185,15 +200,44 @@ async def _told_by_other(
     return None
 
 
+async def _end_left(drive: Drive, store: RunStore | None) -> None:
+    """End the sub-runs that the drive left: nobody can take them up, and none is to wait for people.
+
+    One that cannot be ended stays as it is: without its parent it does not go on.
+    """
+    if store is None:
+        return
+    ids = drive.left_behind()
+    await _end_below(store, ids, "its parent has ended, or went on without it", drive.run.audit)
+
+
+async def _end_below(
+    store: RunStore, ids: Sequence[str], reason: str, audit: AuditLog | None
+) -> StoreError | None:
+    """End sub-runs and theirs, those that there are; what kept the last one that could not be ended."""
+    kept: StoreError | None = None
+    for run_id in ids:
+        try:
+            result = await call_off(store, run_id, reason, audit)
+        except RunNotFound:
+            continue
+        except StoreError as error:
+            kept = StoreError(f"its sub-run {run_id} could not be ended: {error}")
+            continue
+        if result.stop is not None and result.stop.code in _NOT_ENDED:
+            kept = StoreError(f"its sub-run {run_id} could not be ended: {result.stop.message}")
+    return kept
+
+
 async def call_off(store: RunStore, run_id: str, reason: str, audit: AuditLog | None) -> LoopResult:
-    """End a saved run that nobody drives; see `cancel_saved_run`.
+    """End a saved run that nobody drives, its sub-runs before it; see `cancel_saved_run`.
 
     Raises:
         RunNotFound: the store has no such run.
         StoreError: the store could not be read.
     """
-    run = create_agent_task_run(_ANY, audit=audit, seal=store.seal)
-    guarded = run.guard_runtime(_NoTools())
+    guarded = _aside(store, audit)
+    run = guarded.task_run
     run.enter()
     try:
         return await _called_off(guarded, store, run_id, reason)
@@ -202,6 +246,10 @@ async def call_off(store: RunStore, run_id: str, reason: str, audit: AuditLog | 
         with contextlib.suppress(RunBusy):
             # Its driver may have ended before it could see the wish.
             return await _called_off(guarded, store, run_id, reason)
+        # Its driver ends it after the step in hand, which may be a sub-run: that is told as well.
+        saved = await store.load(run_id)
+        drive = restore(_aside(store), saved, ExecutionContext(), store)
+        await _end_below(store, drive.below(), reason, audit)
         return _refused_result(guarded, run_id, error)
     except StateRefused as error:
         return _refused_result(guarded, run_id, error)
@@ -213,8 +261,15 @@ async def _called_off(
     guarded: GuardedRuntime, store: RunStore, run_id: str, reason: str
 ) -> LoopResult:
     async with claimed(store, run_id):
-        saved = await store.load(run_id)
-        return await restore(guarded, saved, ExecutionContext(), store).call_off(reason)
+        drive = restore(guarded, await store.load(run_id), ExecutionContext(), store)
+        kept = await _end_below(store, drive.below(), reason, guarded.task_run.audit)
+        result = await drive.call_off(reason)
+    return result if kept is None else _refused_result(guarded, run_id, kept)
+
+
+def _aside(store: RunStore, audit: AuditLog | None = None) -> GuardedRuntime:
+    """A run in which nothing can run, to stand where a saved one stood."""
+    return create_agent_task_run(_ANY, audit=audit, seal=store.seal).guard_runtime(_NoTools())
 
 
 class _NoTools:

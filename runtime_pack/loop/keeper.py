@@ -178,6 +178,9 @@ class Keeper:
         self.begun: dict[str, int] = {}
         self.resolved: dict[str, Resolution] = {}
         self.grants: list[Grant] = []
+        # Of a sub-run: whose it is, and what stands reserved for it there.
+        self.parent = run.parent
+        self._granted: Mapping[str, Json] = {}
         self.revision = 0
         self._rows: list[bytes] = []
         self._row_count = 0
@@ -203,6 +206,8 @@ class Keeper:
         run.id = saved.run_id
         run.task, run.turn = str(head["task"]), max(run.turn, int(head["turn"]))
         run.label = join(run.label, parse_label(head["label"]))
+        self.parent = head.get("parent", self.parent)
+        self._granted = head["ledger"].get("granted", self._granted)
         run.ledger.restore(without_grants(head["ledger"], held.grants))
         run.granted_steps = 0
         for budget, units in totals(held.grants).items():
@@ -389,8 +394,14 @@ class Keeper:
 
     def _head(self, state: State, outcome: Outcome | None) -> dict[str, Json]:
         run = self.run
-        memory: dict[str, Json] = {"memory": run.memory.to_json()} if run.memory else {}
-        return memory | {
+        more: dict[str, Json] = {"memory": run.memory.to_json()} if run.memory else {}
+        ledger = run.view().to_json()
+        if self.parent is not None:
+            more["parent"] = self.parent
+        if self._granted:
+            # Whoever ends a sub-run alone has an account that does not know of the parent's.
+            ledger.setdefault("granted", dict(self._granted))
+        return more | {
             "format": FORMAT,
             "schema": SCHEMA,
             "run": run.id,
@@ -400,7 +411,7 @@ class Keeper:
             "turn": run.turn,
             "state": state_to_json(state),
             "outcome": None if outcome is None else outcome_to_json(outcome),
-            "ledger": run.view().to_json(),
+            "ledger": ledger,
             "refusals": run.refusals_json(),
             "label": run.label.to_json(),
             "policy_sha256": run.policy_sha256,

@@ -42,8 +42,10 @@ from runtime_pack import (
     create_agent_task_run,
     resume_governed_agent_loop,
     run_governed_agent_loop,
+    runs,
     sub_agent_tool,
 )
+from runtime_pack.errors import StoreError
 from runtime_pack.ledger import STEPS
 from runtime_pack.remembered import Denied, Memory
 from runtime_pack.testing import (
@@ -90,6 +92,7 @@ class Office:
         self.nested = nested
         self.allowlist = allowlist
         self.below = TaskContract(max_steps=1, max_turns=2)
+        self.works_at: int | None = None
         self.ran: Counter[str] = Counter()
         self.asked: Counter[str] = Counter()
         self.children: list[AgentTaskRun] = []
@@ -108,9 +111,10 @@ class Office:
             raise RuntimeError("no model")
         done = sum(isinstance(message, ToolMessage) for message in request.messages)
         if done < self.child_calls:
-            name = "helper" if self.nested else "work"
+            deep = self.works_at is not None and context.task.count(">") >= self.works_at
+            name = "helper" if self.nested and not deep else "work"
             return calls(
-                (f"w{done}", name, '{"task": "dig"}' if self.nested else f'{{"n": {done}}}')
+                (f"w{done}", name, '{"task": "dig"}' if name == "helper" else f'{{"n": {done}}}')
             )
         return reply("child done")
 
@@ -745,6 +749,131 @@ def test_a_paused_parent_takes_its_child_up_again() -> None:
     assert office.ran["work"] == 1
     assert {child.id for child in office.children} == {office.children[0].id}
     assert_within_budget(result.ledger)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_cancelled_parent_ends_what_waits_below_it(nested: bool) -> None:
+    """The child's request is withdrawn, and its child's: an approval is too late, and nothing runs."""
+    office = Office(child=None if nested else asks("work"), nested=nested)
+    office.below, office.works_at = asks("work", max_steps=1, max_turns=2), 2
+
+    async def main() -> None:
+        (request,) = (await office.start()).requests
+        told = await runs.cancel(office.store, "p", by="ann")
+        assert told.status == "cancelled"
+        late = await runs.approve(office.store, request.run, request.request_id, decided_by="bob")
+        assert late.code == "APPROVAL_CONFLICT"
+        found = await runs.list_runs(office.store)
+        assert {(run.status, run.pending) for run in found} == {("cancelled", 0)}
+        assert len(found) == (3 if nested else 2)
+
+    asyncio.run(main())
+
+    assert office.ran["work"] == 0
+
+
+def test_a_child_that_waits_is_ended_by_the_message_that_abandons_it() -> None:
+    """Nobody will take it up, so it does not wait for people any more."""
+    office = Office(child=asks("work"))
+
+    async def main() -> None:
+        (request,) = (await office.start()).requests
+        await office.resume(message="never mind", abandon=True)
+        assert (await runs.show_run(office.store, request.run)).summary.status == "cancelled"
+
+    asyncio.run(main())
+
+
+def test_a_child_is_not_taken_up_without_its_parent() -> None:
+    """It would run under no account and no rules but what its host says now."""
+    office = Office(child=asks("work"))
+
+    async def main() -> None:
+        first = await office.start()
+        (request,) = first.requests
+        alone = create_agent_task_run(TaskContract(), run_id=request.run)
+        runtime = alone.guard_runtime(
+            create_agent_runtime(model=office, tools=[office._work("work")])
+        )
+        with pytest.raises(ContractError, match="is a sub-run: take up p"):
+            await resume_governed_agent_loop(
+                runtime=runtime, store=office.store, run_id=request.run, decisions=decided(first)
+            )
+
+    asyncio.run(main())
+
+    assert office.ran["work"] == 0
+
+
+def test_a_child_whose_end_cannot_be_saved_makes_the_parents_cancel_fail() -> None:
+    """The parent is over all the same; the next cancel ends what is left."""
+
+    class Stuck(MemoryRunStore):
+        is_stuck = False
+
+        async def commit(
+            self, run_id: str, *, expected: int, head: bytes, rows: Sequence[bytes]
+        ) -> int:
+            if self.is_stuck and run_id != "p":
+                raise StoreError("full")
+            return await super().commit(run_id, expected=expected, head=head, rows=rows)
+
+    store = Stuck()
+    office = Office(child=asks("work"), store=store)
+
+    async def main() -> None:
+        (request,) = (await office.start()).requests
+        store.is_stuck = True
+        failed = await runs.cancel(store, "p", by="ann")
+        assert (failed.status, request.run in failed.message) == ("failed", True)
+        assert (await runs.show_run(store, "p")).summary.status == "cancelled"
+        store.is_stuck = False
+        assert (await runs.cancel(store, "p", by="ann")).status == "over"
+        assert (await runs.show_run(store, request.run)).summary.status == "cancelled"
+
+    asyncio.run(main())
+
+
+def test_a_child_that_was_cancelled_alone_is_charged_once() -> None:
+    """What it used, not that and its grant: the parent goes on within its limits."""
+    office = Office(contract=TaskContract(max_steps=20, max_turns=6), child=asks("work"))
+
+    async def main() -> LoopResult:
+        (request,) = (await office.start()).requests
+        await runs.cancel(office.store, request.run, by="ann")
+        return await office.resume()
+
+    result = asyncio.run(main())
+
+    assert result.kind == "completed"
+    # Two turns of the parent, one of the child; its call was withdrawn with its step.
+    assert result.ledger.used == {"steps": 1, "turns": 3, "tool:helper": 1}
+    assert_within_budget(result.ledger)
+
+
+def test_lists_and_layers_of_one_name_all_hold_at_every_depth() -> None:
+    """A host's layers, the same for each level, and the same tool below itself: none hides another."""
+    rules = {
+        "run": [ToolRule(tool="other", approval_class="deny")],
+        "parent-0": [ToolRule(tool="own", approval_class="deny")],
+    }
+    layered = ToolPolicy.layered(**rules)
+    office = Office(
+        contract=TaskContract(max_steps=20, max_turns=20, tool_policy=layered),
+        child=TaskContract(max_steps=3, max_turns=4, tool_policy=layered),
+        nested=True,
+        allowlist=["a.example"],
+    )
+    office.below = TaskContract(max_steps=1, max_turns=2, tool_policy=layered)
+
+    result = asyncio.run(office.start())
+
+    assert result.kind == "completed"
+    assert [child.depth for child in office.children] == [1, 2]
+    deepest = office.children[-1]
+    assert len(deepest.contract.tool_policy.layers) == 3 * len(rules) + 2
+    assert [entries for _, entries in deepest.allowlists] == [("a.example",)] * 2
+    assert len(dict(deepest.allowlists)) == 2
 
 
 class DyingStore(MemoryRunStore):
