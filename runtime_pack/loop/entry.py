@@ -124,10 +124,10 @@ def prepare_run(
         try:
             async with claimed(store, guarded.task_run.id):
                 result = await drive.start()
-            await _end_left(drive, store)
-            return result  # noqa: TRY300
         except StoreError as error:
             return _refused_result(guarded, guarded.task_run.id, error)
+        await _end_left(drive, store)
+        return result
 
     return Entry(guarded.task_run, start)
 
@@ -168,13 +168,13 @@ def prepare_resume(
                 result = await drive.take_up(
                     tuple(decisions), message, abandon=abandon, grants=tuple(grants)
                 )
-            await _end_left(drive, store)
-            return result  # noqa: TRY300
         except RunBusy as error:
             told = await _told_by_other(guarded, store, run_id, tuple(decisions))
             return told or _refused_result(guarded, run_id, error)
         except StateRefused as error:
             return _refused_result(guarded, run_id, error)
+        await _end_left(drive, store)
+        return result
 
     return Entry(run, take_up)
 
