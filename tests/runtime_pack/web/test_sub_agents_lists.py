@@ -11,6 +11,7 @@ from egress.testing import RecordingFetch, ScriptedAnswer
 from runtime_pack import (
     AgentTaskRun,
     CatalogTool,
+    GuardedRuntime,
     LoopResult,
     SearchHit,
     SubAgent,
@@ -78,7 +79,8 @@ class Family:
         tool = self._tool(child)
         asked = reads if child.depth == self.depth else [("h", "helper", {"task": "read"})]
         runtime = self._runtime(child, WIDE, ScriptedModel([calls(*asked), reply("read")]), tool)
-        return SubAgent(runtime=runtime, tool_catalog=[tool.spec, *build_web_tool_catalog()])  # type: ignore[arg-type]
+        assert isinstance(runtime, GuardedRuntime)
+        return SubAgent(runtime=runtime, tool_catalog=[tool.spec, *build_web_tool_catalog()])
 
     def play(self) -> LoopResult:
         run = create_agent_task_run(TaskContract(max_steps=20, max_turns=20))
