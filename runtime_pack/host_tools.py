@@ -35,6 +35,7 @@ from runtime_pack.errors import (
     EmitterError,
     RuntimePackError,
 )
+from runtime_pack.fault_log import log_fault
 from runtime_pack.labels import Integrity
 from runtime_pack.machine import refusal
 from runtime_pack.messages import Json, clean_text
@@ -423,6 +424,7 @@ def _told(given: object, error: BaseException | None) -> ToolOutput | Json:
             retryable=error.retryable,
         )
     if error is not None:
+        log_fault("a host tool", error)
         words = plain_words(_message(error))
         text = f"The tool failed ({type(error).__name__}){f': {words}' if words else '.'}"
         return refusal(CallCode.TOOL_ERROR, text, executed=Executed.UNKNOWN)

@@ -350,11 +350,15 @@ class OutcomeKind(StrEnum):
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """The end of a drive."""
+    """The end of a drive.
+
+    `cause` is what the host's code raised; it is in the result, and never saved or told.
+    """
 
     kind: OutcomeKind
     stop: Stop | None = None
     text: str = ""
+    cause: BaseException | None = attrs.field(default=None, eq=False, repr=False)
 
 
 @inner(kw_only=True)
@@ -897,9 +901,10 @@ def _interrupt(state: State, event: Interrupted) -> Step:
     return _end(event.outcome, _closed_batch(state, event.begun))
 
 
-def failure(stage: str, code: str, message: str) -> Outcome:
+def failure(stage: str, code: str, message: str, cause: BaseException | None = None) -> Outcome:
     """The outcome of a drive that cannot go on."""
-    return Outcome(kind=OutcomeKind.ERROR, stop=Stop(code=code, message=message, stage=stage))
+    stop = Stop(code=code, message=message, stage=stage)
+    return Outcome(kind=OutcomeKind.ERROR, stop=stop, cause=cause)
 
 
 # ── the batch as messages ─────────────────────────────────────────────────────────────────────

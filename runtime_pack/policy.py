@@ -20,6 +20,7 @@ import attrs
 import orjson
 
 from runtime_pack.errors import ContractError
+from runtime_pack.fault_log import log_fault
 from runtime_pack.labels import CLEAN, Confidentiality, Integrity, Label, parse_word, reaches
 from runtime_pack.ledger import (
     COST,
@@ -340,7 +341,8 @@ def _applies(rule: ToolRule, arguments: Mapping[str, Json]) -> bool | None:
         # A copy for each: what one rule does to it, neither the next rule nor the tool sees.
         answer = rule.when(orjson.loads(orjson.dumps(arguments)))
     # The host's code: whatever it raises, the call is denied.
-    except Exception:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001
+        log_fault(f"the predicate of the rule for {rule.tool}", error)
         return None
     if inspect.iscoroutine(answer):
         # Nobody awaits here: an answer that was not given is none.

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from runtime_pack.errors import AuditError, EmitterError
 from runtime_pack.events import Event
+from runtime_pack.fault_log import log_fault
 from runtime_pack.guard.task_run import GRACE_SECONDS, Scope, TaskRun
 from runtime_pack.machine import Outcome, OutcomeKind, Refused, budget_stop
 
@@ -139,4 +140,5 @@ async def tell(run: TaskRun, event: Event) -> None:
         raise EmitterError("the emitter did not end in time") from error
     # The host's code: whatever it raises, the action stops.
     except BaseException as error:
+        log_fault("the emitter", error, run=run.id)
         raise EmitterError(f"the emitter failed: {type(error).__name__}") from error

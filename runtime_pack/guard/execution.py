@@ -16,6 +16,7 @@ from runtime_pack.audit.log import AuditLog
 from runtime_pack.catalog import Citation, Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import AuditError, CallCode, ContractError, EmitterError
 from runtime_pack.events import Event, EventType
+from runtime_pack.fault_log import log_fault
 from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.guard.sub_runs import CallWaits
 from runtime_pack.guard.task_run import Held, TaskRun
@@ -257,6 +258,7 @@ class Execution:
             return CUT if run.interrupt_now else _timed_out(seconds)
         # The host's code: a tool that raises is a tool error, never the end of the run.
         except BaseException as error:  # noqa: BLE001
+            log_fault(f"the tool {spec.name}", error, run=run.id)
             text = f"The tool failed ({type(error).__name__})."
             return refusal(CallCode.TOOL_ERROR, text, executed=Executed.UNKNOWN)
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 from runtime_pack.errors import AuditError, EmitterError, StopCode
+from runtime_pack.fault_log import log_fault
 from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.guard.task_run import TaskRun
 from runtime_pack.machine import Outcome, failure
@@ -37,7 +38,8 @@ async def judge_input(
         return None if run.interrupt is not None or spent else _refused("did not end in time")
     # The host's code: a guard that fails has not passed anything.
     except BaseException as error:  # noqa: BLE001
-        return _refused(f"failed ({type(error).__name__})")
+        log_fault("an input guard", error, run=run.id)
+        return _refused(f"failed ({type(error).__name__})", error)
     if said is None:
         return None
     if not isinstance(said, str):
@@ -45,5 +47,5 @@ async def judge_input(
     return _refused(f"refused: {clean_text(said)[:_SAID_CHARACTERS]}")
 
 
-def _refused(how: str) -> Outcome:
-    return failure("input", StopCode.INPUT_REFUSED, f"An input guard {how}.")
+def _refused(how: str, cause: BaseException | None = None) -> Outcome:
+    return failure("input", StopCode.INPUT_REFUSED, f"An input guard {how}.", cause)

@@ -27,6 +27,7 @@ from runtime_pack.approvals import (
 from runtime_pack.catalog import Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import AuditError, CallCode, EmitterError, StateRefused
 from runtime_pack.events import EventCode
+from runtime_pack.fault_log import log_fault
 from runtime_pack.guard.bounded import Stopped, TimeUp, bounded, ending, tell
 from runtime_pack.guard.execution import call_context, checked_output, exhausted
 from runtime_pack.guard.recall import Recall
@@ -339,6 +340,7 @@ class Judge:
             return refusal(CallCode.POLICY_ERROR, "The check of this call did not end in time.")
         # The host's code: a check that fails has not passed.
         except BaseException as error:  # noqa: BLE001
+            log_fault(f"the preflight of {name}", error, run=self._run.id)
             text = f"The check of this call failed ({type(error).__name__})."
             return refusal(CallCode.POLICY_ERROR, text)
         return None if refused is None else checked_output(refused)
@@ -418,7 +420,8 @@ class Judge:
                 raise Stopped(stop) from error
             return None
         # The host's code: whatever it raises, or that it did not end, it has not answered.
-        except BaseException:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001
+            log_fault("a predicate", error, run=self._run.id)
             return None
         return given if isinstance(given, bool) else None
 
@@ -554,8 +557,11 @@ class Judge:
         run.end_activity()
         try:
             decision: object = await bounded(run, left, approver.decide(shown), idle=True)
+        except TimeUp:
+            return None
         # The host's code: nothing that it raises can approve a call.
-        except Exception:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001
+            log_fault("the approver", error, run=run.id)
             return None
         finally:
             run.begin_activity()

@@ -147,7 +147,7 @@ class Asking:
         if seconds is not None:
             until = self._run.clock.now() + timedelta(seconds=seconds)
             stop = attrs.evolve(stop, retry_at=until)
-        return Outcome(kind=OutcomeKind.ERROR, stop=stop)
+        return Outcome(kind=OutcomeKind.ERROR, stop=stop, cause=error)
 
 
 def _said(error: ModelRequestError) -> str:

@@ -16,6 +16,7 @@ from runtime_pack.errors import (
     PriceUnknown,
     StopCode,
 )
+from runtime_pack.fault_log import log_fault
 from runtime_pack.guard.bounded import StrayCancellation, TimeUp, bounded
 from runtime_pack.guard.execution import Recorder
 from runtime_pack.guard.meter import Bid, Meter, may_be_billed
@@ -166,7 +167,7 @@ class Turns:
         except StrayCancellation:
             lost = failure("model", StopCode.MODEL_ERROR, "the model's adapter cancelled itself")
         except ModelError as error:
-            lost = failure("model", StopCode.MODEL_ERROR, str(error))
+            lost = failure("model", StopCode.MODEL_ERROR, str(error), error.__cause__ or error)
         finally:
             if bid is not None:
                 lost = self._settle(bid, turn) or lost
@@ -256,6 +257,7 @@ class Turns:
         # The host's code: an adapter that raises loses the turn, and the run says why.
         except BaseException as error:
             # Only the type: the text of a foreign error can hold a key, and this one is stored.
+            log_fault("the model's adapter", error, run=self._run.id)
             text = f"the model's adapter failed ({type(error).__name__})"
             raise ModelError(text) from error
         turn = output.turn if isinstance(output, ToolOutput) else None

@@ -16,6 +16,7 @@ from runtime_pack.compaction import (
 )
 from runtime_pack.errors import AuditError, EmitterError, StopCode
 from runtime_pack.events import Event, EventCode
+from runtime_pack.fault_log import log_fault
 from runtime_pack.guard import AgentTaskRun
 from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.labels import Integrity
@@ -106,7 +107,8 @@ class Compactor:
             return self._stopped()
         # The host's code: without a summary the history stays as long as it is.
         except BaseException as error:  # noqa: BLE001
-            return _overflow(f"the summariser failed ({type(error).__name__})")
+            log_fault("the summariser", error, run=run.id)
+            return _overflow(f"the summariser failed ({type(error).__name__})", error)
         if not isinstance(text, str) or not text.strip():
             return _overflow("the summariser answered with no text")
         return clean_text(text)
@@ -147,6 +149,6 @@ class Compactor:
         )
 
 
-def _overflow(why: str) -> Outcome:
+def _overflow(why: str, cause: BaseException | None = None) -> Outcome:
     text = f"The history is longer than may be sent, and {why}."
-    return failure("model", StopCode.CONTEXT_OVERFLOW, text)
+    return failure("model", StopCode.CONTEXT_OVERFLOW, text, cause)

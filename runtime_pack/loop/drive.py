@@ -1154,6 +1154,8 @@ class Drive:
     def _result(self, outcome: Outcome, state: SavedRun | None) -> LoopResult:
         keeper = self.keeper
         batch = pending_messages(self.state, keeper.results, frozenset(keeper.begun))
+        failed = outcome.kind is OutcomeKind.ERROR
+        more: dict[str, Any] = {"cause": outcome.cause} if failed else {}
         return RESULTS[outcome.kind](
             kind=outcome.kind,
             run_id=self.run.id,
@@ -1164,6 +1166,7 @@ class Drive:
             stop=outcome.stop,
             requests=(*self._requests(), *self._asked_below().values()),
             state=state,
+            **more,
         )
 
 
@@ -1228,15 +1231,15 @@ def _broken(error: AuditError | EmitterError | StoreError) -> Outcome:
     """What stopped the drive from outside the machine. The last saved state stands."""
     match error:
         case AuditError():
-            return failure("audit", StopCode.AUDIT_FAILED, str(error))
+            return failure("audit", StopCode.AUDIT_FAILED, str(error), error.__cause__ or error)
         case EmitterError():
-            return failure("emitter", StopCode.EMITTER_FAILED, str(error))
+            return failure("emitter", StopCode.EMITTER_FAILED, str(error), error.__cause__ or error)
         case RunConflict():
-            return failure("store", StopCode.STATE_CONFLICT, str(error))
+            return failure("store", StopCode.STATE_CONFLICT, str(error), error.__cause__ or error)
         case StateRefused():
-            return failure("state", StopCode.STATE_INTEGRITY, str(error))
+            return failure("state", StopCode.STATE_INTEGRITY, str(error), error.__cause__ or error)
         case _:
-            return failure("store", StopCode.STORE_FAILED, str(error))
+            return failure("store", StopCode.STORE_FAILED, str(error), error.__cause__ or error)
 
 
 def _given(turn_input: TurnInput, guarded: GuardedRuntime) -> dict[str, Json]:

@@ -12,6 +12,7 @@ import orjson
 from runtime_pack.approvals import Resolution, parse_resolution
 from runtime_pack.compaction import Compaction, shown
 from runtime_pack.errors import StateRefused, StoreError
+from runtime_pack.fault_log import log_fault
 from runtime_pack.grants import Grant, parse_grant, totals, without_grants
 from runtime_pack.guard import AgentTaskRun
 from runtime_pack.guard.bounded import TimeUp, bounded
@@ -346,6 +347,7 @@ class Keeper:
                 raise kind("the store did not end in time") from error
             # The host's store: whatever it raises, the run was not saved.
             except Exception as error:
+                log_fault("the store", error, run=self.run.id)
                 raise StoreError(f"the store failed ({type(error).__name__})") from error
 
     def _patience(self) -> float:

@@ -199,7 +199,13 @@ class Cancelled(_Result):
 
 @attrs.frozen(kw_only=True)
 class LoopError(_Result):
-    """The run could not go on; `stop` has the stage and the code."""
+    """The run could not go on; `stop` has the stage and the code.
+
+    `cause` is what the model's adapter, the store, a guard or the like raised, for who looks for the
+    fault. Its text can hold what must not be stored: nothing of it is in `stop` or in a saved run.
+    """
+
+    cause: BaseException | None = attrs.field(default=None, eq=False, repr=False)
 
 
 LoopResult: TypeAlias = Completed | ApprovalRequired | Suspended | Cancelled | LoopError
