@@ -123,7 +123,7 @@ STOP_ROWS: Final[Mapping[StopCode, CodeRow]] = {
         "Add a row for the name that the model answers with.",
     ),
     StopCode.DECISION_REFUSED: CodeRow(
-        "A decision wants what the tool cannot give: it names an argument that the tool has not.",
+        "A decision wants what the tool cannot give: it names an argument that the tool has not, or arguments that do not fit it.",
         "Correct the decision; the request is as open as it was.",
     ),
     StopCode.TOOL_MISSING: CodeRow(

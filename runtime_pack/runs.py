@@ -58,7 +58,9 @@ from runtime_pack.machine import (
 from runtime_pack.messages import Json
 from runtime_pack.ports import Clock, SystemClock, ToolRuntime
 from runtime_pack.records import StepRecord
-from runtime_pack.state import open_head
+from runtime_pack.schema import compile_schema
+from runtime_pack.state import open_head, spec_from_json
+from runtime_pack.state_folder import open_store
 from runtime_pack.stores import SharedRunStore
 
 __all__ = (
@@ -78,6 +80,7 @@ __all__ = (
     "find_run",
     "grant",
     "list_runs",
+    "open_store",
     "resume",
     "show_run",
 )
@@ -430,6 +433,8 @@ async def decide(
     if resolution is not None and not resolution.decision.says_the_same(decision):
         return _resolved(decision, resolution)
     text = f"{decision.verdict}: recorded"
+    if decision.edited_args is not None:
+        text += "; judged again when the run is taken up"
     return Reply(request_id=request_id, code=None, message=text, decision=stands)
 
 
@@ -462,7 +467,26 @@ def _refused(known: _Known, decision: Decision, now: datetime) -> Reply | None:
     fault = _remember_fault(known, decision, request.tool)
     if fault is not None:
         return Reply(request_id=request_id, code=StopCode.DECISION_REFUSED, message=fault)
+    fault = _edit_fault(known, decision, request.tool)
+    if fault is not None:
+        return Reply(request_id=request_id, code=StopCode.DECISION_REFUSED, message=fault)
     return None
+
+
+def _edit_fault(known: _Known, decision: Decision, tool: str) -> str | None:
+    """What is wrong with edited arguments, by the tool as it was when the run was started.
+
+    A tool that the run does not name, such as one of a sub-run, is left to whoever takes it up.
+    """
+    given: Mapping[str, Any] = known.held.turn_input
+    specs = [spec for spec in given["tools"] if spec["name"] == tool]
+    if decision.edited_args is None or not specs:
+        return None
+    faults = compile_schema(spec_from_json(specs[0]).parameters)(dict(decision.edited_args))
+    if not faults:
+        return None
+    told = "; ".join(f"{fault.path or '/'} {fault.problem}" for fault in faults)
+    return f"the arguments do not fit {tool}: {told}; nothing was recorded"
 
 
 def _remember_fault(known: _Known, decision: Decision, tool: str) -> str | None:

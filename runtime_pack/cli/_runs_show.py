@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from runtime_pack.cli._show import show_steps
+from runtime_pack.cli._show import show_budgets, show_steps
 from runtime_pack.cli._text import plain
+from runtime_pack.grants import Grant, totals
+from runtime_pack.ledger import COST, DURATION, EXPIRES, UNLIMITED, LedgerView
+from runtime_pack.ledger_limits import MICRO, Limits, money_text
 from runtime_pack.messages import Json
 from runtime_pack.runs import RunDetails, RunStatus, RunSummary, SavedRequest
 
@@ -120,7 +123,7 @@ def show_details(console: Console, shown: RunDetails) -> None:
         text = f"granted by {grant.granted_by}: {grant.amount} more {grant.budget} ({grant.reason})"
         console.print(_shown(text), soft_wrap=True)
     show_steps(console, shown.steps)
-    _show_ledger(console, shown.ledger)
+    _show_ledger(console, shown.ledger, shown.grants)
     if shown.text:
         console.print(_shown(shown.text))
     if shown.audit_log is not None:
@@ -154,14 +157,36 @@ def _until(saved: SavedRequest) -> str:
     return f"{'EXPIRED' if saved.expired else 'expires'} {_minute(expires)} UTC"
 
 
-def _show_ledger(console: Console, ledger: Mapping[str, Json]) -> None:
-    limits, used, reserved = (_object(ledger.get(k)) for k in ("limits", "used", "reserved"))
-    table = _table(("budget",), ("limit", "used", "reserved"))
-    for name, limit in _object(limits.get("counts")).items():
-        table.add_row(_shown(name), str(limit), str(used.get(name, 0)), str(reserved.get(name, 0)))
-    console.print()
-    console.print(table)
+def _show_ledger(console: Console, ledger: Mapping[str, Any], grants: Sequence[Grant]) -> None:
+    """The rows of `ask`, under the limits that the next drive has: grants that wait are in them."""
+    view = LedgerView(
+        limits=_raised(Limits.from_json(ledger["limits"]), grants),
+        used=ledger["used"],
+        reserved=ledger["reserved"],
+        active_seconds=ledger["active_us"] / MICRO,
+        refused=ledger["refused"],
+        violations=ledger["violations"],
+        input_tokens=ledger["input_tokens"],
+        output_tokens=ledger["output_tokens"],
+    )
+    show_budgets(console, view)
+    held = [f"{_amount(name, units)} {name}" for name, units in view.reserved.items() if units]
+    if held:
+        console.print(_shown(f"reserved for what waits: {', '.join(held)}"), soft_wrap=True)
 
 
-def _object(value: object) -> Mapping[str, Json]:
-    return value if isinstance(value, Mapping) else {}
+def _amount(budget: str, units: int) -> str:
+    return money_text(units) if budget == COST else str(units)
+
+
+def _raised(limits: Limits, grants: Sequence[Grant]) -> Limits:
+    counts, seconds, ends = dict(limits.counts), limits.seconds, limits.expires_us
+    for budget, units in totals(grants).items():
+        limit = counts.get(budget, UNLIMITED)
+        if budget == DURATION and seconds != UNLIMITED:
+            seconds += units
+        elif budget == EXPIRES and ends != UNLIMITED:
+            ends += units * MICRO
+        elif limit != UNLIMITED:
+            counts[budget] = limit + units
+    return Limits(counts=counts, seconds=seconds, expires_us=ends)

@@ -16,10 +16,10 @@ import click
 
 from runtime_pack.audit import AuditLog, LogHead
 from runtime_pack.errors import AuditError, ContractError, StoreError
-from runtime_pack.seal import Seal
 from runtime_pack.state import DirectoryRunStore, open_head
+from runtime_pack.state_folder import default_folder, holds_runs, open_store
 
-__all__ = ("Heads", "StateFolder", "open_state", "state_option")
+__all__ = ("Heads", "StateFolder", "is_new", "open_state", "state_option")
 
 _VARIABLE: Final = "RUNTIME_PACK_STATE"
 
@@ -29,13 +29,6 @@ state_option = click.option(
     envvar=_VARIABLE,
     help="Folder for runs, logs and the key.  [default: the user's state folder]",
 )
-
-
-def _default_folder() -> Path:
-    """XDG base directory specification: user-specific state."""
-    base = os.environ.get("XDG_STATE_HOME")
-    root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".local" / "state"
-    return root / "agent-runtime-pack"
 
 
 @attrs.frozen(kw_only=True)
@@ -57,6 +50,10 @@ class StateFolder:
 
     root: Path
     store: DirectoryRunStore
+
+    def note_of(self, run_id: str) -> Path:
+        """Where `ask` notes what a run of its own needs to be taken up; others have no note."""
+        return self.root / "asked" / f"{run_id}.json"
 
     @contextmanager
     def logging(self) -> Iterator[AuditLog]:
@@ -158,28 +155,16 @@ def open_state(folder: Path | None, *, create: bool = True) -> StateFolder:
     Raises:
         click.ClickException: it cannot be made or read; the message says what to change.
     """
-    root = folder or _default_folder()
+    root = folder or default_folder()
     try:
-        if create:
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        seal = Seal(_key(root / "key", create=create))
-        return StateFolder(root, DirectoryRunStore(root / "runs", seal=seal))
+        return StateFolder(root, open_store(root, create=create))
     except (OSError, ContractError, StoreError) as error:
         text = f"the state folder {root} cannot be used ({error}); choose one with --state-dir"
         raise click.ClickException(text) from error
 
 
-def _key(path: Path, *, create: bool) -> bytes:
-    """The key that seals saved runs; made once, readable by its owner only."""
-    if create and not path.exists():
-        draft = path.with_name(f".key.{secrets.token_hex(4)}")
-        with _private(draft) as file:
-            file.write(secrets.token_bytes(32))
-        try:
-            # A link fails where a key has appeared meanwhile: the first one counts.
-            os.link(draft, path)
-        except FileExistsError:
-            pass
-        finally:
-            draft.unlink()
-    return path.read_bytes()
+def is_new(folder: Path | None) -> Path | None:
+    """The state folder, if nothing was kept in it yet; None where there is something to open."""
+    root = folder or default_folder()
+    is_there = root.exists() and not root.is_dir()
+    return None if is_there or holds_runs(root) else root

@@ -36,7 +36,7 @@ from runtime_pack.errors import ContractError, StateRefused, StopCode
 from runtime_pack.guard import GuardedRuntime, create_agent_task_run
 from runtime_pack.ledger import STEPS
 from runtime_pack.loop import LoopResult, TurnInput
-from runtime_pack.machine import OutcomeKind
+from runtime_pack.machine import OutcomeKind, Stop
 from runtime_pack.messages import Message, SystemMessage, UserMessage, clean_text
 from runtime_pack.models import ExtractiveModel
 from runtime_pack.policy import ApprovalClass, TaskContract, ToolPolicy, ToolRule
@@ -323,12 +323,8 @@ def _checked(allow: tuple[str, ...]) -> tuple[str, ...]:
     return allow
 
 
-def _spec_path(state: StateFolder, run_id: str) -> Path:
-    return state.root / "asked" / f"{run_id}.json"
-
-
 def _save_spec(state: StateFolder, run_id: str, spec: _Spec) -> None:
-    path = _spec_path(state, run_id)
+    path = state.note_of(run_id)
     draft = path.with_suffix(".new")
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -344,7 +340,7 @@ def _load_spec(state: StateFolder, run_id: str) -> _Spec:
     if run_id not in state.store.run_ids():
         raise click.BadParameter(f"no saved run has the id {run_id!a}", param_hint="--resume")
     try:
-        note = orjson.loads(_spec_path(state, run_id).read_bytes())
+        note = orjson.loads(state.note_of(run_id).read_bytes())
         body = str(note["body"]).encode()
         # The note says what may be read and which code of the host is loaded: it is sealed too.
         state.store.seal.check(_noted(run_id, body), str(note["tag"]))
@@ -380,8 +376,7 @@ class _Asked:
 
     async def run(self, interrupts: Interrupts) -> int:
         if self.resume is not None and await self.state.store.is_claimed(self.resume):
-            text = f"run {self.resume} is being driven by another process"
-            raise click.ClickException(text)
+            return self._is_driven(self.resume)
         async with self._source() as (provider, allow, port):
             with self.state.logging() as audit:
                 driven = await self._drive(audit, provider, allow, port, interrupts)
@@ -390,6 +385,15 @@ class _Asked:
         else:
             self._show(driven.result, audit)
         return INTERRUPTED if driven.interrupted else EXIT_CODES[driven.result.kind]
+
+    def _is_driven(self, run_id: str) -> int:
+        """Said before anything is served: the pages of a driven run have its port already."""
+        text = f"run {run_id} is being driven by another process"
+        stop = Stop(code=StopCode.STATE_CONFLICT, message=text, stage="store")
+        if not self.as_json:
+            raise click.ClickException(text)
+        say_json({"kind": str(OutcomeKind.ERROR), "run": run_id, "stop": stop.to_json()})
+        return EXIT_CODES[OutcomeKind.ERROR]
 
     async def _drive(
         self,

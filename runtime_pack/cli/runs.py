@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import Awaitable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -16,9 +15,10 @@ from rich.console import Console
 
 from runtime_pack import runs
 from runtime_pack.approvals import Decision, DecisionRefused, Remember, Verdict
+from runtime_pack.cli._advice import grant_advice, runs_advice
 from runtime_pack.cli._people import who
 from runtime_pack.cli._runs_show import show_details, show_summaries, without_secrets
-from runtime_pack.cli._state import StateFolder, open_state, state_option
+from runtime_pack.cli._state import StateFolder, is_new, open_state, state_option
 from runtime_pack.cli._text import exit_codes, note, say, say_json
 from runtime_pack.errors import ContractError, RunNotFound, StopCode
 from runtime_pack.ledger import COST
@@ -34,7 +34,7 @@ _READ_CODES: Final = exit_codes({0: "done", 1: "the run is damaged", 2: "wrong u
 _SAY_CODES: Final = exit_codes(
     {
         0: "recorded, or the same was recorded before",
-        1: "not recorded: too late, decided otherwise, or the run is damaged or over",
+        1: "not recorded: too late, decided otherwise, unfit, or the run is damaged or over",
         2: "wrong usage, no such run or request",
     }
 )
@@ -78,6 +78,9 @@ def command() -> None:
 @state_option
 def list_command(as_json: bool, state_dir: Path | None) -> int:
     """Every saved run, the one saved last first."""
+    new = is_new(state_dir)
+    if new is not None:
+        return _nothing(new, {"runs": []}, as_json=as_json)
     found = _wait(runs.list_runs(_opened(state_dir).store))
     if as_json:
         say_json({"runs": [run.to_json() for run in found]})
@@ -104,10 +107,28 @@ def show_command(run: str, as_json: bool, state_dir: Path | None) -> int:
     for request in shown.requests:
         if request.decision is None and not request.expired:
             words = (shown.summary.run_id, request.request.request_id)
-            say(f"decide: {_advice(state_dir, 'approve', *words)}   (or deny, edit)")
+            say(f"decide: {runs_advice(state_dir, 'approve', *words)}   (or deny, edit)")
     if not _is_over(shown):
-        say(f"take it up: {_advice(state_dir, 'resume', shown.summary.run_id)}")
+        say(_next(state, shown, state_dir))
     return 0
+
+
+def _next(state: StateFolder, shown: RunDetails, state_dir: Path | None) -> str:
+    """What can be done with a run that is not over."""
+    run_id, stop = shown.summary.run_id, shown.summary.stop
+    if stop is not None and stop.shortfall is not None and not shown.grants:
+        follows = grant_advice(run_id, stop.shortfall.budget, state_dir)
+        if state.note_of(run_id).exists():
+            return follows
+        return f"{follows.partition(', then ')[0]}; the program that started it takes it up"
+    return _taken_up(state, run_id, state_dir)
+
+
+def _taken_up(state: StateFolder, run_id: str, state_dir: Path | None) -> str:
+    """How a run goes on: by this command if it started it, else by the program that did."""
+    if state.note_of(run_id).exists():
+        return f"take it up: {runs_advice(state_dir, 'resume', run_id)}"
+    return "the program that started it takes it up"
 
 
 def _is_over(shown: RunDetails) -> bool:
@@ -192,7 +213,8 @@ def edit_command(
 ) -> int:
     """Let a call run with ARGUMENTS, a JSON object, in place of what the model asked for.
 
-    They are judged like any other when the run is taken up; the model is shown them.
+    They are held against the tool's schema now, and judged like any other when the run is taken up;
+    the model is shown them.
     """
     word = _Word(Verdict.APPROVE, by or who(), reason, edited=_object(arguments))
     return _decided(run, (request,), word, every=False, as_json=as_json, state_dir=state_dir)
@@ -250,15 +272,33 @@ def _decided(
         raise click.UsageError("give REQUESTs or --all, not both")
     state = _opened(state_dir)
     run_id = _found(state, run)
-    names = _requests(_wait(runs.show_run(state.store, run_id)), wanted, every=every)
+    shown = _wait(runs.show_run(state.store, run_id))
+    if every and shown.requests and all(each.decision for each in shown.requests):
+        return _decided_before(state, shown, as_json=as_json, state_dir=state_dir)
+    names = _requests(shown, wanted, every=every)
     replies = [_wait(runs.decide(state.store, run_id, word.about(name))) for name in names]
     if as_json:
         say_json({"run": run_id, "replies": [reply.to_json() for reply in replies]})
     else:
         for reply in replies:
             _tell(reply)
-        say(f"take it up: {_advice(state_dir, 'resume', run_id)}")
+        if any(map(_is_so, replies)):
+            say(_taken_up(state, run_id, state_dir))
+    if any(reply.code == StopCode.APPROVAL_NOT_FOUND for reply in replies):
+        return 2
     return 0 if all(map(_is_so, replies)) else 1
+
+
+def _decided_before(
+    state: StateFolder, shown: RunDetails, *, as_json: bool, state_dir: Path | None
+) -> int:
+    """--all when nothing is left to decide: no fault, and nothing is recorded."""
+    run_id, count = shown.summary.run_id, len(shown.requests)
+    if as_json:
+        say_json({"run": run_id, "replies": []})
+    else:
+        say(f"all {count} are decided already; {_taken_up(state, run_id, state_dir)}")
+    return 0
 
 
 def _is_so(reply: Reply) -> bool:
@@ -340,7 +380,7 @@ def grant_command(
         say_json({"run": run_id, "grant": given.to_json()})
     else:
         say(f"{given.amount} more {given.budget} for {run_id}, from its next resume on")
-        say(f"take it up: {_advice(state_dir, 'resume', run_id)}")
+        say(_taken_up(state, run_id, state_dir))
     return 0
 
 
@@ -390,6 +430,9 @@ def cancel_command(
     """
     if (run is None) is not every:
         raise click.UsageError("give a RUN, or --all")
+    new = is_new(state_dir)
+    if every and new is not None:
+        return _nothing(new, {"replies": []}, as_json=as_json)
     state = _opened(state_dir)
     run_id = None if run is None else _found(state, run)
     replies = _cancelled(state, run_id, by or who(), reason)
@@ -422,7 +465,19 @@ def _opened(state_dir: Path | None) -> StateFolder:
     Raises:
         click.ClickException: there is none, or it cannot be read.
     """
+    new = is_new(state_dir)
+    if new is not None:
+        text = f"no saved runs in {new}; --state-dir names another folder"
+        raise click.BadParameter(text, param_hint="--state-dir")
     return open_state(state_dir, create=False)
+
+
+def _nothing(folder: Path, body: Mapping[str, Json], *, as_json: bool) -> int:
+    if as_json:
+        say_json(body)
+    else:
+        say(f"no saved runs in {folder}")
+    return 0
 
 
 def _found(state: StateFolder, prefix: str) -> str:
@@ -439,10 +494,3 @@ def _wait(work: Awaitable[_T]) -> _T:
         return await work
 
     return asyncio.run(awaited())
-
-
-def _advice(state_dir: Path | None, *words: str) -> str:
-    line = ["runtime-pack", "runs", *words]
-    if state_dir is not None:
-        line += ["--state-dir", str(state_dir)]
-    return shlex.join(line)

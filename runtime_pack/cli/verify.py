@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from runtime_pack.audit import LogHead, LogStatus, Verification, verify_log
-from runtime_pack.cli._state import Heads, open_state, state_option
+from runtime_pack.cli._state import Heads, is_new, open_state, state_option
 from runtime_pack.cli._text import exit_codes, say, say_json
 from runtime_pack.errors import AuditError
 from runtime_pack.messages import clean_text
@@ -39,9 +39,9 @@ class _Head(click.ParamType[LogHead]):
 
 _EXIT: Final = exit_codes(
     {
-        0: "verified",
+        0: "verified, or closed by its writer and no saved head at hand",
         1: "tampered with; the lines are named",
-        2: "nothing to be said: unreadable, wrong usage, or no end to hold it against",
+        2: "nothing to be said: unreadable, wrong usage, or an end nobody vouches for",
     }
 )
 
@@ -79,6 +79,8 @@ class _Unreadable(click.ClickException):
 
 def _kept_heads(log: Path, state_dir: Path | None) -> Heads:
     """Heads of the state folder, when there is one: verifying makes none."""
+    if is_new(state_dir) is not None:
+        return Heads()
     try:
         return open_state(state_dir, create=False).saved_heads(log)
     except click.ClickException as error:
@@ -105,7 +107,7 @@ def _words(found: Verification) -> str:
         case LogStatus.TAMPERED:
             return "TAMPERED WITH"
         case LogStatus.OPEN:
-            return "open, cut or added to (no saved head is the last line)"
+            return "open: the writer did not close it, or the end was cut (no saved head is the last line)"
         case LogStatus.VERIFIED:
             return f"verified, with {found.heads_found} saved head(s)"
         case LogStatus.CHAINED:

@@ -621,6 +621,21 @@ def test_the_name_of_a_log_cannot_drive_the_terminal(here: Here, tmp_path: Path)
     assert here("verify", str(log), "--json").code == 1
 
 
+@pytest.mark.loopback
+def test_verify_goes_on_where_no_state_folder_is(
+    here: Here, asked: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """A new folder keeps no heads; one whose key is gone is a fault."""
+    log = asked[1]["audit"]["path"]
+    new = here("verify", log, "--json", state=tmp_path / "new")
+    (tmp_path / "keyless" / "runs").mkdir(parents=True)
+    keyless = here("verify", log, state=tmp_path / "keyless")
+
+    assert (0, "chained", 0) == (new.code, new.json["status"], new.json["heads_found"])
+    assert 2 == keyless.code
+    assert not (tmp_path / "new").exists()
+
+
 def test_verify_of_what_is_no_log_is_exit_code_2(here: Here, tmp_path: Path) -> None:
     """A missing file and a folder cannot be verified; a file of something else is not a log."""
     (tmp_path / "picture").write_bytes(b"\x89PNG\n\x00\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -17,7 +18,20 @@ import attrs
 import pytest
 
 import runtime_pack
+from runtime_pack import (
+    GuardedRuntime,
+    TaskContract,
+    ToolPolicy,
+    ToolRule,
+    TurnInput,
+    UserMessage,
+    create_agent_runtime,
+    create_agent_task_run,
+    run_governed_agent_loop,
+    runs,
+)
 from runtime_pack.cli._runs_show import without_secrets
+from runtime_pack.testing import ScriptedModel, ToolShelf, calls, reply
 
 ROOT = Path(runtime_pack.__file__).parent.parent
 QUESTION = "What does the with statement do?"
@@ -131,7 +145,7 @@ def test_the_first_decision_stands_and_a_script_sees_which(tmp_path: Path) -> No
     assert (0, "ALREADY_RESOLVED") == (same.code, same.json["replies"][0]["code"])
     assert (1, "APPROVAL_CONFLICT") == (other.code, other.json["replies"][0]["code"])
     assert "ann said deny" in other.json["replies"][0]["message"]
-    assert (1, "APPROVAL_NOT_FOUND") == (unknown.code, unknown.json["replies"][0]["code"])
+    assert (2, "APPROVAL_NOT_FOUND") == (unknown.code, unknown.json["replies"][0]["code"])
 
 
 def test_an_edited_call_runs_with_what_the_person_wrote_if_the_rules_admit_it(
@@ -152,8 +166,112 @@ def test_an_edited_call_runs_with_what_the_person_wrote_if_the_rules_admit_it(
     assert done.code in {0, 3}
     assert None in reads
     assert "WEB_EGRESS_DENIED" in reads
+    # What became of a decided request is told before its arguments are looked at.
     for wrong in ("nonsense", "[1]", '"text"'):
         assert cli(state, "runs", "edit", run, requests[0], wrong).code == 2
+
+
+def test_an_edit_that_the_tool_cannot_take_is_refused_at_once(tmp_path: Path) -> None:
+    """By the definition that was saved with the run: nothing is recorded, and the request stays open."""
+    state = tmp_path / "state"
+    run, requests = waiting_run(state)
+    for wrong in ("{}", '{"url": 5}', '{"url": "http://a.example/", "more": 1}'):
+        done = cli(state, "runs", "edit", run, requests[0], wrong, "--json")
+        (reply,) = done.json["replies"]
+        assert (1, "DECISION_REFUSED") == (done.code, reply["code"])
+        assert "do not fit web:read" in reply["message"]
+    waiting = cli(state, "runs", "show", run, "--json").json["requests"]
+    assert [None] * 3 == [request["decision"] for request in waiting]
+    fits = cli(state, "runs", "edit", run, requests[0], '{"url": "http://a.example/"}')
+    assert (0, True) == (fits.code, "judged again when the run is taken up" in fits.out)
+
+
+def test_all_that_are_decided_already_are_no_fault(tmp_path: Path) -> None:
+    """It is told how many there are, and what follows."""
+    state = tmp_path / "state"
+    run, requests = waiting_run(state)
+    assert cli(state, "runs", "approve", run, "--all").code == 0
+    again = cli(state, "runs", "approve", run, "--all")
+    as_json = cli(state, "runs", "deny", run, "--all", "--json")
+
+    assert len(requests) == 3
+    assert again.code == 0
+    assert f"all 3 are decided already; take it up: runtime-pack runs resume {run}" in again.out
+    assert (0, []) == (as_json.code, as_json.json["replies"])
+
+
+def test_a_run_of_a_program_is_decided_here_and_taken_up_there(tmp_path: Path) -> None:
+    """`runs.open_store` is the store of the command; the command does not offer what it cannot do."""
+    state = tmp_path / "state"
+    shelf = ToolShelf().add("disk:erase", "erased")
+    rule = ToolRule(tool="disk:*", approval_class="request_user")
+
+    def runtime(run_id: str) -> GuardedRuntime:
+        model = ScriptedModel([calls(("1", "disk:erase", "{}")), reply("done")])
+        contract = TaskContract(tool_policy=ToolPolicy([rule]))
+        run = create_agent_task_run(contract, run_id=run_id)
+        return run.guard_runtime(create_agent_runtime(model=model, tools=shelf.tools))
+
+    async def start() -> str:
+        result = await run_governed_agent_loop(
+            runtime=runtime("run-of-a-program"),
+            execute_turn_input=TurnInput(
+                messages=[UserMessage(text="go")], tool_catalog=shelf.specs
+            ),
+            store=runs.open_store(state),
+        )
+        assert result.kind == "approval_required"
+        return result.run_id
+
+    run = asyncio.run(start())
+    shown = cli(state, "runs", "show", run)
+    approved = cli(state, "runs", "approve", run)
+    decided = cli(state, "runs", "show", run, "--json").json["requests"]
+
+    for done in (shown, approved):
+        assert done.code == 0
+        assert "the program that started it takes it up" in done.out
+        assert "runs resume" not in done.out
+    assert ["approve"] == [request["decision"]["verdict"] for request in decided]
+    with pytest.raises(FileNotFoundError):
+        runs.open_store(tmp_path / "none", create=False)
+
+
+def test_a_run_that_is_driven_elsewhere_is_said_to_be(tmp_path: Path) -> None:
+    """In words for people, before anything is served for it."""
+    state = tmp_path / "state"
+    process, go = started(tmp_path, state)
+    (run,) = statuses(state)
+    env = environment(PYTHONPATH=os.pathsep.join((str(ROOT), str(tmp_path))))
+    busy = cli(state, "runs", "resume", run, env=env)
+    go.touch()
+    process.communicate(timeout=30)
+
+    assert busy.code == 1
+    assert f"run {run} is being driven by another process" in busy.err
+
+
+def test_a_shown_run_has_the_rows_of_ask_with_grants_in_its_limits(tmp_path: Path) -> None:
+    """The used-up budget comes with the grant to give; a grant that waits is in the limit."""
+    state = tmp_path / "state"
+    asked = cli(state, "ask", QUESTION, "--max-turns", "2")
+    run = re.search(r"runs grant (\S+) turns 10", asked.out)
+    assert run is not None
+    before = cli(state, "runs", "show", run[1])
+    given = cli(state, "runs", "grant", run[1], "turns", "5", "--reason", "go on")
+    after = cli(state, "runs", "show", run[1])
+
+    def rows(text: str) -> list[str]:
+        found = re.findall(r"^(turns|steps|wrap-up turn|seconds) +(\S+)", text, re.MULTILINE)
+        return [" ".join(row) for row in found]
+
+    assert given.code == 0
+    assert rows(asked.out) == rows(before.out) == [
+        "turns 2", "steps 20", "wrap-up turn 1", "seconds 120.0",
+    ]  # fmt: skip
+    assert "give it more: runtime-pack runs grant" in before.out
+    assert "turns 7" in rows(after.out)
+    assert f"take it up: runtime-pack runs resume {run[1]}" in after.out
 
 
 def test_a_grant_lets_a_run_go_on_that_had_spent_its_budget(tmp_path: Path) -> None:
@@ -319,11 +437,18 @@ def test_wrong_usage_says_what_to_change(
 
 def test_without_a_state_folder_nothing_is_made(tmp_path: Path) -> None:
     """Looking at runs is no reason to make a key."""
-    done = cli(tmp_path / "none", "runs", "list")
+    none = tmp_path / "none"
+    listed, cancelled = cli(none, "runs", "list"), cli(none, "runs", "cancel", "--all")
+    shown = cli(none, "runs", "show", "run-1")
 
-    assert done.code == 1
-    assert "--state-dir" in done.err
-    assert not (tmp_path / "none").exists()
+    assert (0, 0) == (listed.code, cancelled.code)
+    assert {f"no saved runs in {none}\n"} == {listed.out, cancelled.out}
+    assert {"runs": []} == cli(none, "runs", "list", "--json").json
+    assert {"replies": []} == cli(none, "runs", "cancel", "--all", "--json").json
+    assert (2, True) == (shown.code, "--state-dir" in shown.err)
+    assert not none.exists()
+    (none / "runs").mkdir(parents=True)
+    assert cli(none, "runs", "list").code == 1  # the key is gone, which is no new folder
 
 
 def test_a_beginning_that_several_runs_have_is_not_guessed(tmp_path: Path) -> None:
