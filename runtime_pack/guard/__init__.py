@@ -251,13 +251,10 @@ class GuardedRuntime:
         run = self.task_run
         if run.is_interrupted():
             return NOT_BEGUN
-        run.begin_activity()
-        try:
+        with run.direct():
             if name == TURN_TOOL:
                 return await self._turn_as_tool(context)
             return await self._call_as_tool(name, arguments, context)
-        finally:
-            run.end_activity()
 
     async def _call_as_tool(
         self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
@@ -305,15 +302,11 @@ class GuardedRuntime:
             AuditError: the log could not take a record; the model was not asked.
             EmitterError: the host's emitter raised.
         """
-        run = self.task_run
-        run.begin_activity()
-        try:
+        with self.task_run.direct():
             reserved = self.reserve_turn(request, closing=closing)
             if not isinstance(reserved, Reserved):
                 return reserved
             return await self.ask_turn(reserved, request, context)
-        finally:
-            run.end_activity()
 
     async def _turn_as_tool(self, context: ExecutionContext) -> ToolOutput:
         if context.request is None:

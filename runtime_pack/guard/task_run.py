@@ -11,7 +11,7 @@ import contextlib
 import logging
 import math
 import secrets
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Generator, Mapping
 from datetime import datetime
 from functools import partial
 from types import CoroutineType
@@ -265,7 +265,8 @@ class TaskRun:
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
         self._driven = False
-        self._direct = 0
+        # How many direct calls there were, and how many are in flight.
+        self._direct = self._direct_open = 0
         # Another process may take this run up: its direct calls must not have our step names.
         self._direct_prefix = f"d{secrets.token_hex(3)}c"
 
@@ -520,6 +521,28 @@ class TaskRun:
             self.ledger.release(*step_buckets(held.tool))
             if step in self.step_costs:
                 self.ledger.release_amounts({COST: self.step_costs.pop(step)})
+
+    @contextlib.contextmanager
+    def direct(self) -> Generator[None, None, None]:
+        """A caller that is not the loop has the run in hand; its time counts."""
+        self._direct_open += 1
+        try:
+            self.begin_activity()
+            try:
+                yield
+            finally:
+                self.end_activity()
+        finally:
+            self._direct_open -= 1
+
+    def refuse_direct(self) -> None:
+        """A saved run is not put in the place of one whose calls are still on their way.
+
+        Raises:
+            ContractError: a direct caller waits for one: what it holds would be forgotten.
+        """
+        if self._direct_open:
+            raise ContractError("runtime", "a direct call of its run is in flight; await it first")
 
     def next_direct_step(self) -> str:
         """A step id for a call that no model asked for."""

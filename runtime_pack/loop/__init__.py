@@ -273,8 +273,9 @@ def stream_governed_agent_loop_sync(
     Raises:
         ContractError: as there, or an event loop runs in this thread.
     """
-    refuse_running_loop("stream_governed_agent_loop_sync")
-    return iterate(stream_governed_agent_loop(buffer=buffer, warn_at=warn_at, **given))
+    name = "stream_governed_agent_loop_sync"
+    refuse_running_loop(name)
+    return iterate(stream_governed_agent_loop(buffer=buffer, warn_at=warn_at, **given), name)
 
 
 def stream_resumed_agent_loop_sync(
@@ -289,5 +290,6 @@ def stream_resumed_agent_loop_sync(
         RunNotFound: the store has no such run; by the first read.
         StoreError: the store could not be read; by the first read.
     """
-    refuse_running_loop("stream_resumed_agent_loop_sync")
-    return iterate(stream_resumed_agent_loop(buffer=buffer, warn_at=warn_at, **given))
+    name = "stream_resumed_agent_loop_sync"
+    refuse_running_loop(name)
+    return iterate(stream_resumed_agent_loop(buffer=buffer, warn_at=warn_at, **given), name)

@@ -1270,8 +1270,10 @@ def restore(
     """The drive of a saved run, as it stood at its last save.
 
     Raises:
+        ContractError: a direct call of the run is in flight.
         StateRefused: the seal does not match, or a part cannot be read.
     """
+    guarded.task_run.refuse_direct()
     head = open_head(saved, store.seal)
     try:
         held = read_rows(saved.rows)

@@ -18,6 +18,8 @@ from runtime_pack import (
     Decision,
     ExecutionContext,
     GuardedRuntime,
+    MemoryRunStore,
+    Suspended,
     TaskContract,
     ToolCall,
     ToolOutput,
@@ -25,10 +27,13 @@ from runtime_pack import (
     ToolRule,
     ToolSpec,
     Turn,
+    TurnInput,
     TurnRequest,
     UserMessage,
     create_agent_runtime,
     create_agent_task_run,
+    resume_governed_agent_loop,
+    run_governed_agent_loop,
 )
 from runtime_pack.approvals import Verdict
 from runtime_pack.catalog import TURN_TOOL
@@ -39,6 +44,7 @@ from runtime_pack.testing import (
     ScriptedApprover,
     ScriptedModel,
     ToolShelf,
+    escalate,
     reply,
 )
 
@@ -376,3 +382,63 @@ def test_a_check_that_was_added_is_asked(way: str) -> None:
 
     assert isinstance(admission, Refused)
     assert admission.output.code == "MINE"
+
+
+@pytest.mark.parametrize("what", ["call", "turn", "question"])
+def test_a_saved_run_is_not_taken_up_while_a_direct_call_is_in_flight(what: str) -> None:
+    """What the call holds would be forgotten, and the step could be spent again."""
+
+    async def scenario() -> None:
+        asked, gate = asyncio.Event(), asyncio.Event()
+
+        async def wait(_: object) -> str:
+            asked.set()
+            await gate.wait()
+            return "done"
+
+        class Waiting:
+            async def decide(self, request: ApprovalRequest) -> Decision | None:
+                await wait(request)
+                return None
+
+        class Model:
+            turns = 0
+
+            async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
+                self.turns += 1
+                if self.turns == 2 and what == "turn":
+                    await wait(request)
+                return escalate()
+
+        rules = [ToolRule(tool="t:ask", approval_class="request_user")]
+        run = create_agent_task_run(
+            TaskContract(max_steps=1, tool_policy=ToolPolicy(rules)), approver=Waiting()
+        )
+        shelf, store = ToolShelf().add("t:a", does=wait).add("t:ask"), MemoryRunStore()
+        runtime = run.guard_runtime(create_agent_runtime(model=Model(), tools=shelf.tools))
+        given = TurnInput(messages=[UserMessage(text="go")], tool_catalog=shelf.specs)
+        first = await run_governed_agent_loop(
+            runtime=runtime, execute_turn_input=given, store=store
+        )
+        name = {"call": "t:a", "turn": "agent:execute-turn", "question": "t:ask"}[what]
+        context = ExecutionContext(request=TurnRequest(messages=Transcript([]), tools=()))
+        direct = asyncio.ensure_future(runtime.execute_tool(name, {}, context))
+        await asked.wait()
+        reserved = run.view().reserved
+
+        with pytest.raises(ContractError, match="direct call"):
+            await resume_governed_agent_loop(
+                runtime=runtime, store=store, run_id=first.run_id, message="on"
+            )
+
+        assert run.view().reserved == reserved
+        gate.set()
+        await direct
+        last = await resume_governed_agent_loop(
+            runtime=runtime, store=store, run_id=first.run_id, message="on"
+        )
+
+        assert isinstance(last, Suspended)
+        assert last.ledger.reserved == {}
+
+    asyncio.run(scenario())
