@@ -271,6 +271,33 @@ def test_a_piece_that_comes_too_late_is_not_told() -> None:
     asyncio.run(scenario())
 
 
+def test_a_piece_of_a_turn_that_is_over_is_no_piece_of_the_next_one() -> None:
+    """The adapter of the first turn goes on talking while the second one is open."""
+
+    class Lingering:
+        def __init__(self) -> None:
+            self.first: Any = None
+
+        async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
+            assert context.on_delta is not None
+            if self.first is None:
+                self.first = context.on_delta
+                context.on_delta("one")
+                return ONE
+            self.first("late")
+            context.on_delta("two")
+            await asyncio.to_thread(self.first, "later")
+            return reply("two")
+
+    events, result = played(Stage(model=Lingering(), shelf=ToolShelf().add("t:tool")))
+
+    assert isinstance(result, Completed)
+    assert [(e.step, e.text) for e in events if isinstance(e, TextDelta)] == [
+        ("t1", "one"),
+        ("t2", "two"),
+    ]
+
+
 def test_pieces_may_come_from_a_thread() -> None:
     """An adapter that streams in a thread is heard in order, and before the end of its turn."""
 
