@@ -59,6 +59,7 @@ class Died:
     policy: ToolPolicy = attrs.field(factory=ToolPolicy)
     effects: Effects = Effects.ONCE
     batch: int = 1
+    deaths: int = 1
     remember: Mapping[str, Any] | None = None
     more: Mapping[str, Any] = attrs.field(factory=dict)
     stage: Rehearsal = attrs.field(init=False)
@@ -69,7 +70,7 @@ class Died:
 
         async def does(context: ExecutionContext) -> str:
             del context
-            if self.stage.shelf.ran[self.tool] == 1:
+            if self.stage.shelf.ran[self.tool] <= self.deaths:
                 store.crash_in(1)
             return "ok"
 
@@ -108,9 +109,12 @@ class Died:
         )
         await self.stage.resume(self.run_id, word)
 
-    async def go_on(self, *script: Any, **more: Any) -> LoopResult:
+    async def go_on(
+        self, *script: Any, decision: Decision | None = None, **more: Any
+    ) -> LoopResult:
         self.stage.prepare(script)
-        return await self.stage.resume(self.run_id, **more)
+        words = () if decision is None else (decision,)
+        return await self.stage.resume(self.run_id, *words, **more)
 
     async def decide(self, result: LoopResult, verdict: str, *script: Any) -> LoopResult:
         self.stage.prepare(script)
@@ -270,6 +274,30 @@ def test_a_host_that_nobody_can_tell_beats_a_doubt() -> None:
         done = await died.go_on(died.ask("b"), reply())
 
         assert codes(done) == ["OUTCOME_UNKNOWN", "POLICY_ERROR"]
+
+    asyncio.run(scenario())
+
+
+def test_an_approval_in_spite_of_a_doubt_does_not_answer_the_next_doubt() -> None:
+    """It was to be remembered, and the call died once more: it may have run twice by now."""
+
+    async def scenario() -> None:
+        died = Died(deaths=2)
+        await died.die()
+        asked = await died.go_on(died.ask("b"))
+        word = Decision(
+            request_id=asked.requests[0].request_id,
+            verdict="approve",
+            decided_by="ann",
+            remember=ANY_LABEL,
+        )
+        with pytest.raises(Crash):
+            await died.go_on(decision=word)
+        again = await died.go_on(died.ask("c"))
+
+        assert isinstance(again, ApprovalRequired)
+        assert again.requests[0].reasons == (DOUBT,)
+        assert died.stage.shelf.ran[died.tool] == 2
 
     asyncio.run(scenario())
 

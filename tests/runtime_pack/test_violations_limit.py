@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 
 import attrs
 import pytest
@@ -16,12 +17,30 @@ from runtime_pack import (
     MemoryRunStore,
     Suspended,
     TaskContract,
+    ToolOutput,
+    ToolPolicy,
+    ToolRule,
     Turn,
+    TurnInput,
+    UserMessage,
+    create_agent_runtime,
+    create_agent_task_run,
+    run_governed_agent_loop,
 )
+from runtime_pack.catalog import ToolSpec
 from runtime_pack.events import Event, EventCode
 from runtime_pack.ledger import UNLIMITED, Ledger, Limit, Limits, Shortfall
 from runtime_pack.ledger_carve import ChildLedger, carve
-from runtime_pack.testing import Rehearsal, ToolShelf, assert_within_budget, calls, reply
+from runtime_pack.messages import Json
+from runtime_pack.ports import ToolRuntime
+from runtime_pack.testing import (
+    Rehearsal,
+    ScriptedModel,
+    ToolShelf,
+    assert_within_budget,
+    calls,
+    reply,
+)
 
 
 async def reach(context: ExecutionContext) -> str:
@@ -89,6 +108,44 @@ def test_calls_that_were_not_started_do_not_run() -> None:
 
     assert rehearsal.shelf.ran["t:reach"] == 1
     assert told(result) == ("violations", 0, 1)
+
+
+def test_nobody_is_asked_about_a_call_that_violations_refuse() -> None:
+    """The runtime's own check stops the first call of a response; the second one needs a person."""
+
+    class Checked:
+        """Reports and refuses what reaches."""
+
+        def __init__(self, inner: ToolRuntime, specs: Sequence[ToolSpec]) -> None:
+            self.execute_tool = inner.execute_tool
+            self.specs = {spec.name: spec for spec in specs}
+
+        def tool_spec(self, name: str) -> ToolSpec | None:
+            return self.specs.get(name)
+
+        async def preflight(
+            self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
+        ) -> ToolOutput | None:
+            if name == "t:gate":
+                return None
+            await reach(context)
+            return ToolOutput(ok=False, text='{"code":"NO"}', code="NO")
+
+    shelf = ToolShelf().add("t:reach").add("t:gate")
+    model = ScriptedModel([calls(("a", "t:reach", "{}"), ("b", "t:gate", "{}"))])
+    gate = ToolPolicy([ToolRule(tool="t:gate", approval_class="request_user")])
+    run = create_agent_task_run(TaskContract(tool_policy=gate, max_violations=0))
+    inner = create_agent_runtime(model=model, tools=shelf.tools)
+    words = TurnInput(messages=[UserMessage(text="go")], tool_catalog=shelf.specs)
+
+    result = asyncio.run(
+        run_governed_agent_loop(
+            runtime=run.guard_runtime(Checked(inner, shelf.specs)), execute_turn_input=words
+        )
+    )
+
+    assert told(result) == ("violations", 0, 1)
+    assert (result.requests, result.ledger.used.get("steps", 0)) == ((), 0)
 
 
 def test_a_resume_without_a_grant_asks_nobody_and_a_grant_goes_on() -> None:
