@@ -7,7 +7,7 @@ that is not driven here is left in its store as a letter; whoever drives it next
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -34,6 +34,7 @@ from runtime_pack.errors import (
     StoreError,
 )
 from runtime_pack.grants import Grant
+from runtime_pack.guard.sub_runs import SubRun, is_sub_run_id
 from runtime_pack.labels import Label, parse_label
 from runtime_pack.ledger import DURATION, EXPIRES, STEPS, TURNS, UNLIMITED
 from runtime_pack.letters import (
@@ -250,6 +251,14 @@ class CancelReply:
 
 
 @attrs.frozen(kw_only=True)
+class _Below:
+    """A request of a sub-run that waits, and what was said of it."""
+
+    request: ApprovalRequest
+    decision: Decision | None
+
+
+@attrs.frozen(kw_only=True)
 class _Known:
     """A saved run that was opened: its seal matched."""
 
@@ -259,6 +268,15 @@ class _Known:
     state: State
     outcome: Outcome | None
     letters: Letters
+    sub_runs: tuple[SubRun, ...]
+    below: Mapping[str, _Below] = attrs.field(factory=dict)
+
+    @property
+    def asked_below(self) -> tuple[ApprovalRequest, ...]:
+        """What its sub-runs asked when it was saved; the task of each request is its path."""
+        if not isinstance(self.state, Executing | Waiting):
+            return ()
+        return tuple(request for sub in self.sub_runs for request in sub.requests)
 
     @property
     def pending(self) -> dict[str, ApprovalRequest]:
@@ -285,16 +303,43 @@ class _Known:
 
 
 async def _open(store: SharedRunStore, run_id: str) -> _Known:
+    known = await _opened(store, run_id)
+    return attrs.evolve(known, below=await _below(store, known)) if known.sub_runs else known
+
+
+async def _below(store: SharedRunStore, known: _Known) -> dict[str, _Below]:
+    """What the sub-runs of a run ask, and what was said of it: that is left with who asks."""
+    found: dict[str, _Below] = {}
+    for request in known.asked_below:
+        try:
+            asker = await _opened(store, request.run)
+        except RunNotFound:
+            # It is saved elsewhere: a decision comes with the resume of the run that is named.
+            continue
+        if request.request_id in asker.pending and request.request_id not in asker.held.resolved:
+            decision = asker.letters.decisions.get(request.request_id)
+            found[request.request_id] = _Below(request=request, decision=decision)
+    return found
+
+
+async def _opened(store: SharedRunStore, run_id: str) -> _Known:
     saved = await store.load(run_id)
     head: Mapping[str, Any] = open_head(saved, store.seal)
     letters = open_letters(run_id, await store.letters(run_id), store.seal)
     try:
         held = read_rows(saved.rows)
         state, outcome = restored_state(head, held.results)
+        sub_runs = tuple(SubRun.from_json(sub) for sub in (head.get("sub_runs") or {}).values())
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StateRefused(f"the saved run cannot be read ({error})") from error
     return _Known(
-        run_id=run_id, head=head, held=held, state=state, outcome=outcome, letters=letters
+        run_id=run_id,
+        head=head,
+        held=held,
+        state=state,
+        outcome=outcome,
+        letters=letters,
+        sub_runs=sub_runs,
     )
 
 
@@ -312,6 +357,8 @@ async def find_run(store: SharedRunStore, prefix: str) -> str:
     found = [run_id for run_id in ids if prefix and run_id.startswith(prefix)]
     if not found:
         raise RunNotFound(prefix)
+    # The id of a sub-run begins with that of its parent: the parent is meant.
+    found = [run_id for run_id in found if not any(is_sub_run_id(run_id, of) for of in found)]
     if len(found) > 1:
         raise RunAmbiguous(prefix, found)
     return found[0]
@@ -346,6 +393,7 @@ async def _summary(store: SharedRunStore, run_id: str) -> RunSummary | None:
 async def _summarise(store: SharedRunStore, known: _Known) -> RunSummary:
     pending, letters = known.pending, known.letters
     decided = sum(1 for name in pending if name in letters.decisions)
+    decided += sum(1 for asked in known.below.values() if asked.decision is not None)
     used: Mapping[str, Any] = known.head["ledger"]["used"]
     saved_at, asked = known.head.get("saved_at"), letters.cancel
     return RunSummary(
@@ -353,7 +401,7 @@ async def _summarise(store: SharedRunStore, known: _Known) -> RunSummary:
         status=await _status(store, known),
         task=str(known.head["task"]),
         stop=None if known.outcome is None else known.outcome.stop,
-        pending=len(pending) - decided,
+        pending=len(pending) + len(known.below) - decided,
         decided=decided,
         turns=int(used.get(TURNS, 0)),
         steps=int(used.get(STEPS, 0)),
@@ -384,12 +432,8 @@ async def show_run(store: SharedRunStore, run_id: str, *, clock: Clock | None = 
     return RunDetails(
         summary=await _summarise(store, known),
         requests=tuple(
-            SavedRequest(
-                request=request,
-                expired=request.expired(now),
-                decision=known.letters.decisions.get(request.request_id),
-            )
-            for request in known.pending.values()
+            SavedRequest(request=request, expired=request.expired(now), decision=decision)
+            for request, decision in _asked(known)
         ),
         steps=tuple(known.held.steps),
         ledger=known.head["ledger"],
@@ -401,6 +445,14 @@ async def show_run(store: SharedRunStore, run_id: str, *, clock: Clock | None = 
     )
 
 
+def _asked(known: _Known) -> Iterator[tuple[ApprovalRequest, Decision | None]]:
+    """What waits, the run's own first, then what its sub-runs ask."""
+    for request in known.pending.values():
+        yield request, known.letters.decisions.get(request.request_id)
+    for asked in known.below.values():
+        yield asked.request, asked.decision
+
+
 # ── deciding ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -409,7 +461,8 @@ async def decide(
 ) -> Reply:
     """Leave a decision for whoever takes the run up; the request is held against the saved run.
 
-    The first decision stands, whatever way it came. The call does not run here: the driver judges it
+    One about a request of a sub-run is left with the sub-run, which the run takes up when it is
+    taken up itself. The first decision stands, whatever way it came. The call does not run here: the driver judges it
     again, records the decision in its log, and runs the call at most once.
 
     Raises:
@@ -419,6 +472,8 @@ async def decide(
     """
     known = await _open(store, run_id)
     request_id = decision.request_id
+    if request_id in known.below:
+        return await decide(store, known.below[request_id].request.run, decision, clock=clock)
     refused = _refused(known, decision, (clock or SystemClock()).now())
     if refused is not None:
         return refused

@@ -118,7 +118,7 @@ def show_details(console: Console, shown: RunDetails) -> None:
     for line in filter(None, lines):
         console.print(_shown(line), soft_wrap=True)
     for request in shown.requests:
-        _show_request(console, request)
+        _show_request(console, request, summary.run_id)
     for grant in shown.grants:
         text = f"granted by {grant.granted_by}: {grant.amount} more {grant.budget} ({grant.reason})"
         console.print(_shown(text), soft_wrap=True)
@@ -130,12 +130,17 @@ def show_details(console: Console, shown: RunDetails) -> None:
         console.print(_shown(f"log {shown.audit_log}\nhead {shown.audit_head}"), soft_wrap=True)
 
 
-def _show_request(console: Console, saved: SavedRequest) -> None:
+def _show_request(console: Console, saved: SavedRequest, run_id: str) -> None:
     request = saved.request
     arguments = orjson.dumps(dict(request.arguments), option=orjson.OPT_INDENT_2).decode()
     label = request.label
     lines = [
         f"\nrequest {request.request_id} (step {request.step})",
+        *(
+            []
+            if request.run == run_id
+            else [f"of its sub-agent {request.task} (run {request.run})"]
+        ),
         f"{request.tool} asks to run with\n{arguments}",
         *(f"it needs you because: {reason}" for reason in request.reasons),
         f"when it asked, the model had seen what is {label.integrity} and {label.confidentiality}",

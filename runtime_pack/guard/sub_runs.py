@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -12,13 +12,25 @@ from runtime_pack.approvals import ApprovalRequest
 from runtime_pack.ledger import read_counts
 from runtime_pack.messages import Json
 
-__all__ = ("CallWaits", "SubRun", "sub_run_id")
+__all__ = ("CallWaits", "SubRun", "is_sub_run_id", "sub_run_id")
+
+# An id has at most 64 characters.
+_KEPT: Final = 40
 
 
 def sub_run_id(parent_id: str, step: str) -> str:
     """The id of the sub-run of a step: the same for the same step, so that it is found again."""
     digest = hashlib.sha256(f"{parent_id}\n{step}".encode()).hexdigest()[:16]
-    return f"{parent_id[:40]}-sub-{digest}"
+    return f"{_prefix(parent_id)}{digest}"
+
+
+def is_sub_run_id(run_id: str, parent_id: str) -> bool:
+    """Whether *run_id* reads as a sub-run's of that run, or of one below it."""
+    return run_id != parent_id and run_id.startswith(_prefix(parent_id))
+
+
+def _prefix(parent_id: str) -> str:
+    return f"{parent_id[:_KEPT]}-sub-"
 
 
 class CallWaits(Exception):

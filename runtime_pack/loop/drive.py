@@ -200,7 +200,7 @@ class Drive:
         """
         self._refuse_orphan()
         letters = await self.post.read()
-        given = (*self._posted(letters, abandon=abandon), *self._handed_down(decisions))
+        given = (*self._posted(letters, abandon=abandon), *self._handed_down(decisions, letters))
         problem = self._check(given, message, abandon=abandon)
         if problem is not None:
             return self._result(problem, None)
@@ -253,10 +253,14 @@ class Drive:
         over = isinstance(state, Ended) and state.outcome.kind is not OutcomeKind.SUSPENDED
         return (*self.abandoned, *(sub.run_id for sub in subs.values() if over))
 
-    def _handed_down(self, decisions: tuple[Decision, ...]) -> tuple[Decision, ...]:
+    def _handed_down(
+        self, decisions: tuple[Decision, ...], letters: Letters
+    ) -> tuple[Decision, ...]:
         """The decisions about this run's own calls; those about sub-runs wait for the sub-run."""
         below = self._asked_below()
-        self.run.brought = {d.request_id: d for d in decisions if d.request_id in below}
+        # Of two about one request, the one that was left before counts.
+        said = {d.request_id: d for d in decisions} | dict(letters.decisions)
+        self.run.brought = {name: word for name, word in said.items() if name in below}
         return tuple(d for d in decisions if d.request_id not in below)
 
     def _asked_below(self) -> dict[str, ApprovalRequest]:
