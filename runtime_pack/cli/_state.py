@@ -18,10 +18,12 @@ from runtime_pack.audit import AuditLog, LogHead
 from runtime_pack.errors import AuditError, ContractError, StoreError
 from runtime_pack.state import DirectoryRunStore, open_head
 from runtime_pack.state_folder import default_folder, holds_runs, open_store
+from runtime_pack.stores.regular import read_regular
 
 __all__ = ("Heads", "StateFolder", "is_new", "open_state", "state_option")
 
 _VARIABLE: Final = "RUNTIME_PACK_STATE"
+_MAX_KEPT_BYTES: Final = 4096
 
 state_option = click.option(
     "--state-dir",
@@ -94,10 +96,11 @@ class StateFolder:
         """The heads of *log* that this folder keeps, under their seals."""
         heads: set[LogHead] = set()
         unreadable = 0
-        readers: list[Callable[[Path], LogHead | None]] = [
-            self._kept_head,
-            *(partial(self._run_head, run_id) for run_id in self.store.run_ids()),
-        ]
+        readers: list[Callable[[Path], LogHead | None]] = [self._kept_head]
+        try:
+            readers += [partial(self._run_head, run_id) for run_id in self.store.run_ids()]
+        except StoreError:
+            unreadable += 1
         for read in readers:
             try:
                 head = read(log.resolve())
@@ -121,7 +124,8 @@ class StateFolder:
         if log.parent != (self.root / "logs").resolve():
             return None
         try:
-            head, _, tag = _head_path(log).read_text().rstrip("\n").partition(" ")
+            kept = read_regular(_head_path(log), _MAX_KEPT_BYTES).decode()
+            head, _, tag = kept.rstrip("\n").partition(" ")
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:

@@ -35,7 +35,10 @@ class Claims:
         Raises:
             StoreError: the file cannot be opened or locked.
         """
-        handle = self._open()
+        try:
+            handle = self._open(os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be opened: {error}") from error
         try:
             fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, run_id))
         except BlockingIOError:
@@ -47,12 +50,17 @@ class Claims:
         return FileClaim(handle)
 
     def is_taken(self, run_id: str) -> bool:
-        """Whether somebody has the claim. Takes no lock.
+        """Whether somebody has the claim. Takes no lock and makes no file.
 
         Raises:
             StoreError: the file cannot be opened or asked.
         """
-        handle = self._open()
+        try:
+            handle = self._open(os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be opened: {error}") from error
         try:
             told = fcntl.fcntl(handle, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, run_id))
         except OSError as error:
@@ -61,11 +69,8 @@ class Claims:
             os.close(handle)
         return bool(_FLOCK.unpack(told)[0] != fcntl.F_UNLCK)
 
-    def _open(self) -> int:
-        try:
-            return os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise StoreError(f"{self.path} cannot be opened: {error}") from error
+    def _open(self, flags: int) -> int:
+        return os.open(self.path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 class FileClaim:

@@ -21,13 +21,18 @@ import orjson
 from runtime_pack.errors import RunBusy, RunConflict, RunNotFound, StateRefused, StoreError
 from runtime_pack.seal import Seal
 from runtime_pack.stores.claims import Claims
-from runtime_pack.stores.port import Claim, SavedRun, checked_run_id
+from runtime_pack.stores.port import Claim, SavedRun, checked_run_id, is_run_id
+from runtime_pack.stores.regular import opened_regular, read_regular
 from runtime_pack.stores.threads import whole
 
 __all__ = ("DirectoryRunStore", "Disk")
 
 _SCHEMA: Final = 1
 _ENVELOPE_KEYS: Final = {"schema", "revision", "offset", "head"}
+# More than any run needs: what is read is held in memory.
+_MAX_HEAD_BYTES: Final = 1 << 28
+_MAX_ROWS_BYTES: Final = 1 << 31
+_MAX_LETTER_BYTES: Final = 1 << 24
 _LOCK_SECONDS: Final = 30.0
 _LOCK_PAUSE_SECONDS: Final = 0.002
 
@@ -55,6 +60,18 @@ class Disk:
     def replace(self, source: Path, target: Path) -> None:
         """Give a file its name; who reads sees the old one or the new one."""
         source.replace(target)
+
+    def names(self, path: Path) -> list[str]:
+        """What is in the folder."""
+        return [entry.name for entry in path.iterdir()]
+
+    def look(self, path: Path) -> None:
+        """Nothing, if there is something of that name.
+
+        Raises:
+            OSError: there is nothing, or it cannot be said.
+        """
+        path.lstat()
 
     def link(self, source: Path, target: Path) -> None:
         """Give a file a further name.
@@ -130,16 +147,33 @@ class DirectoryRunStore:
         return await asyncio.to_thread(self._claims.is_taken, checked_run_id(run_id))
 
     def run_ids(self) -> tuple[str, ...]:
-        """The ids of the saved runs, sorted."""
-        names = (p.parent.name for p in self.path.glob("*/head.json"))
-        return tuple(sorted(name for name in names if not name.startswith(".")))
+        """The ids of the saved runs, sorted: also of those that cannot be looked into.
+
+        Raises:
+            StoreError: the folder cannot be listed.
+        """
+        try:
+            names = self._disk.names(self.path)
+        except OSError as error:
+            raise StoreError(f"the runs cannot be listed: {error}") from error
+        return tuple(sorted(name for name in names if is_run_id(name) and self._has_head(name)))
+
+    def _has_head(self, name: str) -> bool:
+        """Whether there is a run, or something that hides whether there is one."""
+        try:
+            self._disk.look(self.path / name / "head.json")
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return True
 
     def read(self, run_id: str) -> SavedRun:
         """`load` for callers that are not coroutines."""
         folder = self._folder(run_id)
         try:
             envelope = _read_envelope(folder)
-            content = (folder / "rows.jsonl").read_bytes()
+            content = read_regular(folder / "rows.jsonl", _MAX_ROWS_BYTES)
         except (FileNotFoundError, NotADirectoryError) as error:
             if (folder / "head.json").exists():
                 raise StateRefused(f"the rows of run {run_id} are gone") from error
@@ -180,6 +214,9 @@ class DirectoryRunStore:
         if found != expected:
             raise RunConflict(run_id, expected, found)
         block = b"".join(row + b"\n" for row in rows)
+        if len(head) > _MAX_HEAD_BYTES // 2 or offset + len(block) > _MAX_ROWS_BYTES:
+            # Nobody could read it again.
+            raise StoreError(f"run {run_id} is too large to be saved")
         self._append(folder / "rows.jsonl", offset, block)
         envelope = {
             "schema": _SCHEMA,
@@ -204,7 +241,7 @@ class DirectoryRunStore:
         Raises:
             StateRefused: there is less than was committed.
         """
-        with _opened(path, os.O_CREAT) as handle:
+        with opened_regular(path, os.O_CREAT | os.O_RDWR) as handle:
             size = os.fstat(handle).st_size
             if size < offset:
                 raise StateRefused(f"rows of run {path.parent.name} were cut off")
@@ -223,7 +260,7 @@ class DirectoryRunStore:
 
     def _write_draft(self, draft: Path, body: bytes) -> None:
         try:
-            with _opened(draft, os.O_CREAT | os.O_TRUNC) as handle:
+            with opened_regular(draft, os.O_CREAT | os.O_TRUNC | os.O_RDWR) as handle:
                 self._disk.write(handle, body)
                 self._disk.sync(handle)
         except OSError:
@@ -272,7 +309,10 @@ class DirectoryRunStore:
             if not box.is_dir():
                 box.mkdir(mode=0o700, exist_ok=True)
                 self._sync_folder(folder)
-            self._write_draft(draft, orjson.dumps({"key": key, "body": body.decode()}))
+            letter = orjson.dumps({"key": key, "body": body.decode()})
+            if len(letter) > _MAX_LETTER_BYTES:
+                raise StoreError(f"a letter to run {run_id} is too large")
+            self._write_draft(draft, letter)
             try:
                 # A link fails where there is a letter: the first one stands.
                 with contextlib.suppress(FileExistsError):
@@ -303,19 +343,10 @@ def _letter_files(folder: Path) -> list[Path]:
 
 def _read_letter(path: Path) -> tuple[str, bytes]:
     try:
-        value = orjson.loads(path.read_bytes())
+        value = orjson.loads(read_regular(path, _MAX_LETTER_BYTES))
         return str(value["key"]), str(value["body"]).encode()
     except (orjson.JSONDecodeError, LookupError, TypeError, ValueError) as error:
         raise StateRefused(f"the letter {path.name} cannot be read") from error
-
-
-@contextlib.contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
-    handle = os.open(path, flags | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager
@@ -326,7 +357,7 @@ def _locked(folder: Path) -> Iterator[None]:
         OSError: the lock cannot be had.
     """
     until = time.monotonic() + _LOCK_SECONDS
-    with _opened(folder / "lock", os.O_CREAT) as handle:
+    with opened_regular(folder / "lock", os.O_CREAT | os.O_RDWR) as handle:
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -347,7 +378,7 @@ class _Envelope:
 
 def _read_envelope(folder: Path) -> _Envelope:
     try:
-        value = orjson.loads((folder / "head.json").read_bytes())
+        value = orjson.loads(read_regular(folder / "head.json", _MAX_HEAD_BYTES))
     except orjson.JSONDecodeError as error:
         raise StateRefused(f"{folder.name}/head.json is not JSON") from error
     if not isinstance(value, dict) or value.keys() | {"schema"} != _ENVELOPE_KEYS:

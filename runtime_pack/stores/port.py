@@ -11,10 +11,23 @@ import attrs
 from runtime_pack.errors import RunNotFound
 from runtime_pack.seal import Seal
 
-__all__ = ("Claim", "RunStore", "SavedRun", "SharedRunStore", "as_shared", "checked_run_id")
+__all__ = (
+    "Claim",
+    "RunStore",
+    "SavedRun",
+    "SharedRunStore",
+    "as_shared",
+    "checked_run_id",
+    "is_run_id",
+)
 
 # An id becomes the name of a folder: the same form as `guard.task_run.checked_id`.
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\Z", re.ASCII)
+
+
+def is_run_id(name: str) -> bool:
+    """Whether a run can have this id; of other names in its place, a store lists none."""
+    return _RUN_ID.match(name) is not None
 
 
 def checked_run_id(run_id: str) -> str:
@@ -90,7 +103,7 @@ class SharedRunStore(RunStore, Protocol):
     """
 
     async def list_ids(self) -> tuple[str, ...]:
-        """The ids of the saved runs, sorted.
+        """The ids of the saved runs, sorted; one that cannot be read is among them.
 
         Raises:
             StoreError: it could not be read.

@@ -21,7 +21,7 @@ from typing import Final, Self, TypeAlias
 from runtime_pack.errors import RunBusy, RunConflict, RunNotFound, StateRefused, StoreError
 from runtime_pack.seal import Seal
 from runtime_pack.stores.claims import Claims
-from runtime_pack.stores.port import Claim, SavedRun, checked_run_id
+from runtime_pack.stores.port import Claim, SavedRun, checked_run_id, is_run_id
 from runtime_pack.stores.threads import whole
 
 __all__ = ("SQLiteRunStore",)
@@ -320,7 +320,7 @@ class SQLiteRunStore:
     def _list_ids(self) -> tuple[str, ...]:
         with self._reading("the runs cannot be listed") as connection:
             rows = connection.execute("SELECT run_id FROM runs ORDER BY run_id").fetchall()
-        return tuple(str(run_id) for (run_id,) in rows)
+        return tuple(str(run_id) for (run_id,) in rows if is_run_id(str(run_id)))
 
     def _delete(self, run_id: str) -> None:
         claim = self._claims.take(checked_run_id(run_id))

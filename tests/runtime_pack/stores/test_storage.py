@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import random
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -20,7 +21,7 @@ import attrs
 import pytest
 
 import runtime_pack
-from runtime_pack import DirectoryRunStore, SavedRun, Seal, SharedRunStore, SQLiteRunStore
+from runtime_pack import DirectoryRunStore, SavedRun, Seal, SharedRunStore, SQLiteRunStore, runs
 from runtime_pack.errors import RunConflict, RunNotFound, StateRefused, StoreError
 from runtime_pack.state import open_head
 from runtime_pack.stores.files import Disk
@@ -325,6 +326,115 @@ def test_a_link_in_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
         asyncio.run(store.commit("run-1", expected=3, head=b"{}", rows=[b"{}"]))
 
     assert b"precious" == target.read_bytes()
+
+
+class ClosedDisk(Disk):
+    """Says of names in *closed* what a folder of somebody else says."""
+
+    def __init__(self, *closed: str) -> None:
+        self.closed = closed
+
+    def names(self, path: Path) -> list[str]:
+        if path.name in self.closed:
+            raise PermissionError(errno.EACCES, "no", str(path))
+        return super().names(path)
+
+    def look(self, path: Path) -> None:
+        if path.parent.name in self.closed:
+            raise PermissionError(errno.EACCES, "no", str(path))
+        super().look(path)
+
+
+def test_a_run_that_cannot_be_looked_into_is_listed_and_not_ended(tmp_path: Path) -> None:
+    """Whoever ends all runs is told that this one was not; the others are."""
+    asyncio.run(fill(directory(tmp_path)))
+    (tmp_path / "runs" / "run-2").symlink_to("run-2")
+    (tmp_path / "runs" / "run-3").mkdir()
+    store = DirectoryRunStore(tmp_path / "runs", seal=SEAL, disk=ClosedDisk("run-3"))
+
+    assert ("run-1", "run-2", "run-3") == asyncio.run(store.list_ids())
+    replies = asyncio.run(runs.cancel_all(store, by="ann"))
+    assert {"run-2": "failed"}.items() <= {r.run_id: str(r.status) for r in replies}.items()
+
+
+def test_a_folder_of_runs_that_cannot_be_listed_is_a_store_error(tmp_path: Path) -> None:
+    """Never a folder without runs."""
+    asyncio.run(fill(directory(tmp_path)))
+    closed = DirectoryRunStore(tmp_path / "runs", seal=SEAL, disk=ClosedDisk("runs"))
+
+    with pytest.raises(StoreError, match="cannot be listed"):
+        asyncio.run(runs.cancel_all(closed, by="ann"))
+
+
+def test_names_that_no_run_can_have_are_no_runs(tmp_path: Path) -> None:
+    """Nor is a file, or a folder in which no run was saved."""
+    store = directory(tmp_path)
+    asyncio.run(fill(store))
+    for name in ("-x", "a b", ".gone-1", "x" * 65, "b\u00fc"):
+        shutil.copytree(store.path / "run-1", store.path / name)
+    (store.path / "file").touch()
+    (store.path / "empty").mkdir()
+
+    assert ("run-1",) == asyncio.run(store.list_ids())
+
+
+@pytest.mark.parametrize("name", ["head.json", "rows.jsonl", "letter", "lock"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "link"])
+def test_what_is_no_file_is_refused_at_once(name: str, kind: str, tmp_path: Path) -> None:
+    """A pipe or a device in the place of a file would hold up whoever lists or ends runs."""
+    store = directory(tmp_path)
+    asyncio.run(fill(store))
+    asyncio.run(store.post("run-1", "k", b"{}"))
+    folder = store.path / "run-1"
+    path = next((folder / "letters").glob("*.json")) if name == "letter" else folder / name
+    path.unlink()
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "folder":
+            path.mkdir()
+        case _:
+            path.symlink_to(tmp_path / "elsewhere")
+
+    async def scenario() -> None:
+        head = sealed("run-1", 4, (*ROWS, b"[]"), SEAL)
+        await store.load("run-1")
+        await store.letters("run-1")
+        await store.commit("run-1", expected=3, head=head, rows=[b"[]"])
+
+    with pytest.raises(StoreError):
+        asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+@pytest.mark.parametrize("name", ["head.json", "rows.jsonl", "letter"])
+def test_a_file_that_is_larger_than_any_is_refused(name: str, tmp_path: Path) -> None:
+    """Before it is read; a file with holes takes no room on the disk."""
+    store = directory(tmp_path)
+    asyncio.run(fill(store))
+    asyncio.run(store.post("run-1", "k", b"{}"))
+    folder = store.path / "run-1"
+    path = next((folder / "letters").glob("*.json")) if name == "letter" else folder / name
+    os.truncate(path, 1 << 32)
+
+    async def scenario() -> None:
+        await store.load("run-1")
+        await store.letters("run-1")
+
+    with pytest.raises(StateRefused, match="larger than"):
+        asyncio.run(scenario())
+
+
+def test_to_ask_who_drives_a_run_writes_nothing(tmp_path: Path) -> None:
+    """So runs are listed from a folder that cannot be written."""
+    store = directory(tmp_path)
+    asyncio.run(fill(store))
+    (summary,) = asyncio.run(runs.list_runs(store))
+
+    assert not asyncio.run(store.is_claimed("run-1"))
+    assert summary.run_id == "run-1"
+    assert not (store.path / ".claims").exists()
 
 
 # ── the order of writes ─────────────────────────────────────────────────────────────────────────
