@@ -46,6 +46,7 @@ from runtime_pack.letters import (
 )
 from runtime_pack.loop import LoopResult, cancel_saved_run, resume_governed_agent_loop
 from runtime_pack.loop.keeper import Taken, read_rows, restored_state
+from runtime_pack.loop.post import leave_wish
 from runtime_pack.machine import (
     Ended,
     Executing,
@@ -73,6 +74,7 @@ __all__ = (
     "RunSummary",
     "SavedRequest",
     "approve",
+    "ask_to_end",
     "cancel",
     "cancel_all",
     "decide",
@@ -707,7 +709,7 @@ async def cancel(
     over = CancelReply(run_id=run_id, status=CancelStatus.OVER, message="it was over before")
     if known.is_over and not known.head.get("sub_runs"):
         return over
-    words = f"cancelled by {by}" + (f": {reason}" if reason else "")
+    words = _words(by, reason)
     result = await cancel_saved_run(store=store, run_id=run_id, reason=words, audit=audit)
     told = _cancelled(result)
     return over if known.is_over and told.status is not CancelStatus.FAILED else told
@@ -723,6 +725,36 @@ def _cancelled(result: LoopResult) -> CancelReply:
         return CancelReply(run_id=result.run_id, status=CancelStatus.REQUESTED, message=text)
     status = CancelStatus.OVER if result.kind is OutcomeKind.COMPLETED else CancelStatus.FAILED
     return CancelReply(run_id=result.run_id, status=status, message=told or str(result.kind))
+
+
+async def ask_to_end(
+    store: SharedRunStore, run_id: str | None = None, *, by: str, reason: str = ""
+) -> tuple[str, ...]:
+    """Leave with a run, or with every run, that it is to end; `cancel` then ends it at once.
+
+    Whoever drives a run ends it after its step in hand; whoever takes it up ends it and does nothing
+    else. A run that is over or damaged is passed over.
+
+    Returns:
+        The runs that are asked.
+
+    Raises:
+        StoreError: the runs could not be listed.
+    """
+    names = await store.list_ids() if run_id is None else (run_id,)
+    asked: list[str] = []
+    for name in names:
+        try:
+            if not (await _open(store, name)).is_over:
+                await leave_wish(store, name, _words(by, reason))
+                asked.append(name)
+        except StoreError:
+            continue
+    return tuple(asked)
+
+
+def _words(by: str, reason: str) -> str:
+    return f"cancelled by {by}" + (f": {reason}" if reason else "")
 
 
 async def cancel_all(

@@ -33,8 +33,21 @@ def default_folder() -> Path:
 
 
 def holds_runs(folder: Path) -> bool:
-    """Whether there is anything of the command's in the folder: a key, or runs without one."""
-    return (folder / "key").exists() or (folder / "runs").exists()
+    """Whether there is anything of the command's in the folder: a key, or runs without one.
+
+    What cannot be looked into is not empty: who opens it is told why.
+    """
+    return _is_there(folder / "key") or _is_there(folder / "runs")
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def open_store(folder: Path | str | None = None, *, create: bool = True) -> DirectoryRunStore:

@@ -6,15 +6,22 @@ person, 4 suspended by a budget, 130 interrupted.
 
 from __future__ import annotations
 
-import importlib
-import io
 import sys
 from typing import Final
 
-import click
+_INTERRUPTED: Final = 130
 
-from runtime_pack.cli._text import note
-from runtime_pack.errors import RuntimePackError
+try:
+    import importlib
+    import io
+
+    import click
+
+    from runtime_pack.cli._text import note
+    from runtime_pack.errors import RuntimePackError
+except KeyboardInterrupt:
+    # Ctrl-C came before there was anything to interrupt.
+    sys.exit(_INTERRUPTED)
 
 __all__ = ("main",)
 
@@ -28,7 +35,6 @@ _COMMANDS: Final = {
     "policy": "runtime_pack.cli.policy",
     "verify": "runtime_pack.cli.verify",
 }
-_INTERRUPTED: Final = 130
 
 
 class _LazyGroup(click.Group):

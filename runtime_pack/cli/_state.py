@@ -170,5 +170,4 @@ def open_state(folder: Path | None, *, create: bool = True) -> StateFolder:
 def is_new(folder: Path | None) -> Path | None:
     """The state folder, if nothing was kept in it yet; None where there is something to open."""
     root = folder or default_folder()
-    is_there = root.exists() and not root.is_dir()
-    return None if is_there or holds_runs(root) else root
+    return None if holds_runs(root) else root

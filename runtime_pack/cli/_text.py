@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import sys
 from collections.abc import Mapping
+from typing import TextIO
 
 import click
 
@@ -28,8 +32,12 @@ def exit_codes(meanings: Mapping[int, str]) -> str:
 
 
 def say(text: str) -> None:
-    """One text on standard output."""
-    click.echo(plain(text))
+    """One text on standard output.
+
+    Raises:
+        click.ClickException: not all of it could be written.
+    """
+    _write(sys.stdout, f"{plain(text)}\n")
 
 
 def note(text: str) -> None:
@@ -41,5 +49,27 @@ def say_json(value: Mapping[str, Json]) -> None:
     """One object on one line of standard output.
 
     ASCII only: what could drive a terminal, and what is no valid Unicode, is escaped.
+
+    Raises:
+        click.ClickException: not all of it could be written.
     """
-    click.echo(json.dumps(value, separators=(",", ":")))
+    _write(sys.stdout, f"{json.dumps(value, separators=(',', ':'))}\n")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """All of it, at once: who reads half of an object must not be told that all is well."""
+    try:
+        handle = stream.fileno()
+    except (OSError, ValueError):
+        # No file: a test looks on.
+        stream.write(text)
+        return
+    try:
+        stream.flush()
+        left = memoryview(text.encode(stream.encoding, "backslashreplace"))
+        while left:
+            left = left[os.write(handle, left) :]
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        raise click.ClickException(f"the output cannot be written ({error.strerror})") from error

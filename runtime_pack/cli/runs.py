@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -20,7 +21,7 @@ from runtime_pack.cli._people import who
 from runtime_pack.cli._runs_show import show_details, show_summaries, without_secrets
 from runtime_pack.cli._state import StateFolder, is_new, open_state, state_option
 from runtime_pack.cli._text import exit_codes, note, say, say_json
-from runtime_pack.errors import ContractError, RunNotFound, StopCode
+from runtime_pack.errors import AuditError, ContractError, RunNotFound, StopCode
 from runtime_pack.ledger import COST
 from runtime_pack.messages import Json
 from runtime_pack.runs import CancelReply, CancelStatus, Reply, RunDetails
@@ -30,6 +31,8 @@ __all__ = ("command",)
 
 _T = TypeVar("_T")
 
+# The digits of a number of 64 bits, and a sign.
+_LONGEST: Final = 21
 _READ_CODES: Final = exit_codes({0: "done", 1: "the run is damaged", 2: "wrong usage, no such run"})
 _SAY_CODES: Final = exit_codes(
     {
@@ -132,7 +135,8 @@ def _taken_up(state: StateFolder, run_id: str, state_dir: Path | None) -> str:
 
 
 def _is_over(shown: RunDetails) -> bool:
-    over = (runs.RunStatus.COMPLETED, runs.RunStatus.CANCELLED, runs.RunStatus.RUNNING)
+    status = runs.RunStatus
+    over = (status.COMPLETED, status.CANCELLED, status.ERROR, status.DAMAGED, status.RUNNING)
     return shown.summary.status in over
 
 
@@ -252,11 +256,19 @@ class _Word:
 def _object(text: str) -> Mapping[str, Json]:
     try:
         value = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        # It reads a number beyond 64 bits as one that is near it.
+        json.loads(text, parse_int=_whole)
+    except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"not JSON ({error})", param_hint="ARGUMENTS") from error
     if not isinstance(value, dict):
         raise click.BadParameter('not an object, as {"url": "…"}', param_hint="ARGUMENTS")
     return value
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _LONGEST or not -(1 << 63) <= int(digits) < 1 << 64:
+        raise ValueError("a whole number has at most 64 bits")
+    return int(digits)
 
 
 def _decided(
@@ -337,6 +349,8 @@ def _requests(shown: RunDetails, wanted: Sequence[str], *, every: bool) -> list[
 
 def _named(known: Sequence[str], name: str) -> str:
     """A full id stays: of one that waits no more, the run says what became of it."""
+    if not name:
+        raise click.UsageError("an empty REQUEST names none; leave it out for the only one")
     found = [request_id for request_id in known if request_id.startswith(name)]
     if len(found) > 1 and name not in known:
         raise click.UsageError(f"{name!a} is the beginning of {', '.join(found)}")
@@ -449,11 +463,20 @@ def cancel_command(
 def _cancelled(
     state: StateFolder, run_id: str | None, by: str, reason: str
 ) -> tuple[CancelReply, ...]:
-    with state.logging() as audit:
-        if run_id is None:
-            return _wait(runs.cancel_all(state.store, by=by, reason=reason, audit=audit))
-        one = runs.cancel(state.store, run_id, by=by, reason=reason, audit=audit)
-        return (_wait(one),)
+    asked = _wait(runs.ask_to_end(state.store, run_id, by=by, reason=reason))
+    try:
+        with state.logging() as audit:
+            if run_id is None:
+                return _wait(runs.cancel_all(state.store, by=by, reason=reason, audit=audit))
+            one = runs.cancel(state.store, run_id, by=by, reason=reason, audit=audit)
+            return (_wait(one),)
+    except AuditError as error:
+        if not asked:
+            raise
+        # Without a log nothing is done here; what is asked holds.
+        text = f"not ended here ({error}); it is asked to end by whoever drives it or takes it up"
+        failed = CancelStatus.FAILED
+        return tuple(CancelReply(run_id=name, status=failed, message=text) for name in asked)
 
 
 # ── the folder ────────────────────────────────────────────────────────────────────────────────

@@ -506,3 +506,145 @@ def test_secrets_are_found_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) 
     found = without_secrets({"x s3cr3t-value": ["as3cr3t-valueb", 1, None, {"x": True}]})
 
     assert {"x [value of A_SECRET]": ["a[value of A_SECRET]b", 1, None, {"x": True}]} == found
+
+
+# ── what stands in the way ────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_that_cannot_be_looked_into_makes_the_kill_switch_fail(tmp_path: Path) -> None:
+    """Every other run is ended, and this one is named."""
+    state = tmp_path / "state"
+    run, _ = waiting_run(state)
+    (state / "runs" / "run-closed").symlink_to("run-closed")
+
+    done = cli(state, "runs", "cancel", "--all", "--json")
+
+    told = {reply["run"]: reply["status"] for reply in done.json["replies"]}
+    assert (done.code, told) == (1, {run: "cancelled", "run-closed": "failed"})
+    assert statuses(state) == {run: "cancelled", "run-closed": "damaged"}
+
+
+def test_a_folder_of_runs_that_is_none_is_no_empty_one(tmp_path: Path) -> None:
+    """Nobody is told that all runs are ended when none could be looked for."""
+    state = tmp_path / "state"
+    waiting_run(state)
+    (state / "runs").rename(state / "kept")
+    (state / "runs").symlink_to("runs")
+
+    for words in (("list",), ("cancel", "--all"), ("list", "--json")):
+        assert cli(state, "runs", *words).code == 1
+
+
+def test_a_pipe_in_a_runs_folder_holds_nobody_up(tmp_path: Path) -> None:
+    """It is a damaged run, like any other."""
+    state = tmp_path / "state"
+    run, _ = waiting_run(state)
+    (state / "runs" / "run-pipe").mkdir()
+    os.mkfifo(state / "runs" / "run-pipe" / "head.json")
+
+    assert statuses(state) == {run: "waiting", "run-pipe": "damaged"}
+    assert cli(state, "runs", "cancel", "--all").code == 1
+    assert statuses(state)[run] == "cancelled"
+
+
+def test_a_cancel_that_cannot_be_logged_is_left_with_the_run(tmp_path: Path) -> None:
+    """Nothing is ended without a record; whoever takes the run up ends it."""
+    state = tmp_path / "state"
+    run, _ = waiting_run(state)
+    (state / "logs").rename(state / "kept")
+    (state / "logs").touch()
+
+    done = cli(state, "runs", "cancel", "--all", "--json")
+
+    assert done.code == 1
+    assert [(r["run"], r["status"]) for r in done.json["replies"]] == [(run, "failed")]
+    (listed,) = cli(state, "runs", "list", "--json").json["runs"]
+    assert listed["cancel"].startswith("cancelled by ")
+    (state / "logs").unlink()
+    assert cli(state, "runs", "resume", run, "--json").json["kind"] == "cancelled"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("option", [["--json"], []])
+def test_output_that_cannot_be_written_is_a_failure(
+    option: list[str], unbuffered: str, tmp_path: Path
+) -> None:
+    """One line says so, however Python was started."""
+    state = tmp_path / "state"
+    words = ["explain-url", "https://a.example/", *option] if option else ["runs", "list"]
+    command = [sys.executable, "-m", "runtime_pack.cli", *words]
+    env = environment(PYTHONUNBUFFERED=unbuffered, RUNTIME_PACK_STATE=str(state))
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, check=False, cwd=ROOT, env=env, timeout=60
+        )
+
+    assert done.returncode == 1
+    assert done.stderr.decode() == "Error: the output cannot be written (No space left on device)\n"
+
+
+def test_an_object_that_does_not_fit_on_the_disk_is_not_told_as_whole(tmp_path: Path) -> None:
+    """A write that takes a part is gone on with, and the rest is refused."""
+    code = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000));"
+        "import sys; from runtime_pack.cli._text import say_json;"
+        "import click\n"
+        "try: say_json({'a': 'x' * 5000})\n"
+        "except click.ClickException as error: sys.exit(str(error.message))"
+    )
+    with (tmp_path / "out").open("wb") as out:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=out, stderr=subprocess.PIPE,
+            check=False, cwd=ROOT, env=environment(PYTHONUNBUFFERED="1"), timeout=60,
+        )  # fmt: skip
+
+    assert done.returncode == 1
+    assert b"the output cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize("number", ["18446744073709551616", "-9223372036854775809", "9" * 40])
+def test_a_number_beyond_64_bits_is_not_rounded(number: str, tmp_path: Path) -> None:
+    """The call would run with another one than the person wrote."""
+    state = tmp_path / "state"
+    run, requests = waiting_run(state)
+
+    done = cli(state, "runs", "edit", run, requests[0], f'{{"url": {number}}}')
+
+    assert done.code == 2
+    assert "64 bits" in done.err
+
+
+def test_an_empty_request_names_none(tmp_path: Path) -> None:
+    """An unset variable of a script approves nothing."""
+    state = tmp_path / "state"
+    run, _ = waiting_run(state, "--max-steps", "2")
+
+    for words in (("approve",), ("deny",)):
+        done = cli(state, "runs", *words, run, "")
+        assert (done.code, "empty" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [("click", []), ("runtime_pack.cli._text", []), ("runtime_pack.runs", ["runs", "list"])],
+)
+def test_ctrl_c_while_the_command_is_loaded_is_no_traceback(module: str, words: list[str]) -> None:
+    """130, as at any other time."""
+    code = f"""
+import runpy, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = {words!r}
+runpy.run_module("runtime_pack.cli", run_name="__main__")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False, cwd=ROOT,
+        env=environment(), timeout=60,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stdout) == (130, b"")
+    assert b"Traceback" not in done.stderr
