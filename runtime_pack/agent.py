@@ -14,7 +14,7 @@ from runtime_pack.catalog import (
     ToolSpec,
     index_catalog,
 )
-from runtime_pack.errors import CallCode
+from runtime_pack.errors import CallCode, ContractError
 from runtime_pack.machine import refusal
 from runtime_pack.messages import Json
 from runtime_pack.ports import (
@@ -23,6 +23,7 @@ from runtime_pack.ports import (
     ReleasableRuntime,
     ToolRuntime,
     refuses_nothing,
+    require_method,
 )
 
 __all__ = ("create_agent_runtime",)
@@ -32,9 +33,31 @@ def create_agent_runtime(*, model: Model, tools: Iterable[CatalogTool] = ()) -> 
     """A runtime that takes turns with *model* and runs *tools*.
 
     Raises:
-        ContractError: two tools have one name.
+        ContractError: two tools have one name, something is no tool, or the model cannot take turns.
     """
-    return _AgentRuntime(model, tuple(tools))
+    require_method("model", model, "execute_turn")
+    given = tuple(tools)
+    for tool in given:
+        _require_tool(tool)
+    return _AgentRuntime(model, given)
+
+
+def _require_tool(tool: object) -> None:
+    """Refuse what is no tool, and say how it becomes one.
+
+    Raises:
+        ContractError: it is not a `CatalogTool`.
+    """
+    if isinstance(tool, CatalogTool):
+        return
+    if isinstance(tool, ToolSpec):
+        problem = f"{tool.name} is a spec: give CatalogTool(spec=…, handler=…)"
+    elif callable(tool):
+        name = getattr(tool, "__name__", type(tool).__name__)
+        problem = f"{name} is not a tool yet: decorate it with @catalog_tool"
+    else:
+        problem = f"{type(tool).__name__} is not a CatalogTool"
+    raise ContractError("tools", problem)
 
 
 class _AgentRuntime:

@@ -280,17 +280,24 @@ class Remember:
 
 
 def remember_fault(
-    remember: Remember | None, tool: str, parameters: Mapping[str, Json]
+    remember: Remember | None,
+    tool: str,
+    parameters: Mapping[str, Json],
+    arguments: Mapping[str, Json] | None = None,
 ) -> str | None:
     """Why an approval of this tool cannot be remembered so; None when it can.
 
     An argument that the tool does not have is absent from every call: a rule about it alone would
-    hold for all of them.
+    hold for all of them. So would one about nothing that the approved call has, as far as others
+    leave that out too: with *arguments*, those that are to run, at least one has to be there.
     """
     fields = None if remember is None else remember.fields
     unknown, known = unknown_fields(fields, parameters)
-    if not unknown:
+    if not unknown and (fields is None or arguments is None or set(fields) & set(arguments)):
         return None
+    if not unknown:
+        listed = ", ".join(repr(name[:80]) for name in fields or ())
+        return f"remember.fields: the approved call of {tool} has none of {listed}"
     named, all_of = ", ".join(repr(name[:80]) for name in unknown), ", ".join(known) or "none"
     word = "is no argument" if len(unknown) == 1 else "are no arguments"
     return f"remember.fields: {named} {word} of {tool}; there are: {all_of}"
@@ -360,6 +367,10 @@ class Decision:
         if self.remember is not None:
             body["remember"] = self.remember.to_json()
         return body
+
+    def runs(self, request: ApprovalRequest) -> Mapping[str, Json]:
+        """The arguments that run if the call is approved: the person's, or those asked about."""
+        return request.arguments if self.edited_args is None else self.edited_args
 
     def says_the_same(self, other: Decision) -> bool:
         """Whether both have one effect: who said it and why may differ."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 import attrs
 import orjson
 
-from runtime_pack.errors import CallCode, ContractError
+from runtime_pack.errors import CallCode, ContractError, not_one_of
 from runtime_pack.labels import CLEAN, UNLABELLED, Integrity, Label
 from runtime_pack.ledger_limits import money_text, parse_price
 from runtime_pack.messages import Json, Turn
@@ -119,14 +119,14 @@ def _trust(word: Integrity | str) -> Integrity:
     try:
         return Integrity(word)
     except ValueError as error:
-        raise ContractError("output_trust", str(error)) from error
+        raise ContractError("output_trust", not_one_of(word, Integrity)) from error
 
 
 def _effects(word: Effects | str) -> Effects:
     try:
         return Effects(word)
     except ValueError as error:
-        raise ContractError("effects", str(error)) from error
+        raise ContractError("effects", not_one_of(word, Effects)) from error
 
 
 def _declared_class(word: ApprovalClass | str) -> ApprovalClass:

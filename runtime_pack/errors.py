@@ -45,7 +45,13 @@ __all__ = (
     "StateRefused",
     "StopCode",
     "StoreError",
+    "not_one_of",
 )
+
+
+def not_one_of(word: object, words: type[StrEnum]) -> str:
+    """What is wrong with a word that is none of an enum."""
+    return f"{word!r} is not one of {', '.join(words)}"
 
 
 class RuntimePackError(Exception):
@@ -115,7 +121,10 @@ class RunConflict(StoreError):
     """The saved run has moved on since it was read; nothing was written."""
 
     def __init__(self, run_id: str, expected: int, found: int) -> None:
-        super().__init__(f"run {run_id!r} is at revision {found}, not {expected}")
+        text = f"run {run_id!r} is at revision {found}, not {expected}"
+        if not expected:
+            text = f"a run {run_id!r} is saved already: resume it or choose another run_id"
+        super().__init__(text)
         self.run_id = run_id
         self.expected = expected
         self.found = found

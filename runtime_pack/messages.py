@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn, SupportsIndex, TypeAlias, overload
 
 import attrs
 
+from runtime_pack.errors import ContractError, not_one_of
 from runtime_pack.labels import CLEAN, UNLABELLED, Label, parse_label
 
 __all__ = (
@@ -87,11 +88,17 @@ class ToolCall:
 
 
 def _status(word: TurnStatus | str) -> TurnStatus:
-    return word if type(word) is TurnStatus else TurnStatus(word)
+    try:
+        return word if type(word) is TurnStatus else TurnStatus(word)
+    except ValueError as error:
+        raise ContractError("status", not_one_of(word, TurnStatus)) from error
 
 
 def _finish(word: FinishReason | str) -> FinishReason:
-    return word if type(word) is FinishReason else FinishReason(word)
+    try:
+        return word if type(word) is FinishReason else FinishReason(word)
+    except ValueError as error:
+        raise ContractError("finish", not_one_of(word, FinishReason)) from error
 
 
 def _call_tuple(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:

@@ -121,7 +121,7 @@ def _told(value: object) -> str:
 
 
 def _approval_class(word: object) -> ApprovalClass:
-    return parse_class("tool_policy", word)
+    return parse_class("approval_class", word)
 
 
 def _label_word(word: object) -> Integrity | Confidentiality | None:
@@ -201,6 +201,8 @@ def _rule_tuple(rules: Iterable[ToolRule]) -> tuple[ToolRule, ...]:
     Raises:
         ContractError: one of them is not a rule.
     """
+    if isinstance(rules, ToolRule):
+        raise ContractError("tool_policy", "is one rule: give a list, ToolPolicy([rule])")
     given = tuple(rules)
     if not all(isinstance(rule, ToolRule) for rule in given):
         raise ContractError("tool_policy", "holds something that is not a ToolRule")
@@ -229,6 +231,8 @@ class PolicyLayer:
 
 
 def _layer_tuple(layers: Iterable[PolicyLayer]) -> tuple[PolicyLayer, ...]:
+    if isinstance(layers, PolicyLayer):
+        raise ContractError("tool_policy", "is one layer: give a list of layers")
     given = tuple(layers)
     if not all(isinstance(layer, PolicyLayer) for layer in given):
         raise ContractError("tool_policy", "holds something that is not a PolicyLayer")

@@ -11,6 +11,7 @@ import attrs
 
 from runtime_pack.approvals import ApprovalRequest, Decision
 from runtime_pack.catalog import ToolOutput, ToolSpec
+from runtime_pack.errors import ContractError
 from runtime_pack.events import Event
 from runtime_pack.labels import CLEAN, Label
 from runtime_pack.messages import Json, Message, Transcript, Turn
@@ -122,6 +123,18 @@ class PartlyKnowingRuntime(Protocol):
     def knows_every_tool(self) -> bool:
         """Whether a tool without a spec is a tool that this runtime does not run."""
         ...
+
+
+def require_method(path: str, port: object, method: str) -> None:
+    """Refuse an object of the host's that has not the method of its port, before anything starts.
+
+    Raises:
+        ContractError: it has not, or it is a class and not an object of it.
+    """
+    if isinstance(port, type):
+        raise ContractError(path, f"{port.__name__} is a class: give an object of it")
+    if not callable(getattr(port, method, None)):
+        raise ContractError(path, f"{type(port).__name__} has no method `{method}`")
 
 
 def knows_every_tool(runtime: ToolRuntime) -> bool:

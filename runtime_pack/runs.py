@@ -521,7 +521,7 @@ def _refused(known: _Known, decision: Decision, now: datetime) -> Reply | None:
     if request.expired(now):
         text = f"it expired at {request.expires_at}; resume the run, and the model can ask again"
         return Reply(request_id=request_id, code=CallCode.APPROVAL_EXPIRED, message=text)
-    fault = _remember_fault(known, decision, request.tool)
+    fault = _remember_fault(known, decision, request)
     if fault is not None:
         return Reply(request_id=request_id, code=StopCode.DECISION_REFUSED, message=fault)
     fault = _edit_fault(known, decision, request.tool)
@@ -546,12 +546,14 @@ def _edit_fault(known: _Known, decision: Decision, tool: str) -> str | None:
     return f"the arguments do not fit {tool}: {told}; nothing was recorded"
 
 
-def _remember_fault(known: _Known, decision: Decision, tool: str) -> str | None:
+def _remember_fault(known: _Known, decision: Decision, request: ApprovalRequest) -> str | None:
     """Why the approval cannot be remembered so, by the tools that the run was started with."""
     given: Mapping[str, Any] = known.held.turn_input
     tools = given["tools"]
-    forms = [spec["parameters"] for spec in tools if spec["name"] == tool]
-    return remember_fault(decision.remember, tool, forms[0]) if forms else None
+    forms = [spec["parameters"] for spec in tools if spec["name"] == request.tool]
+    if not forms:
+        return None
+    return remember_fault(decision.remember, request.tool, forms[0], decision.runs(request))
 
 
 def _resolved(decision: Decision, resolution: Resolution) -> Reply:

@@ -35,7 +35,11 @@ class Seal:
     __slots__ = ("_key",)
 
     def __init__(self, key: bytes) -> None:
-        if not isinstance(key, bytes) or len(key) < _KEY_BYTES:
+        if not isinstance(key, bytes):
+            raise ContractError(
+                "key", f"must be bytes, at least {_KEY_BYTES}: {type(key).__name__}"
+            )
+        if len(key) < _KEY_BYTES:
             raise ContractError("key", f"must be at least {_KEY_BYTES} bytes")
         self._key = key
 

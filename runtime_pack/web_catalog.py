@@ -54,6 +54,7 @@ from runtime_pack.ports import (
     ResultLimitedRuntime,
     ToolRuntime,
     knows_every_tool,
+    require_method,
 )
 from runtime_pack.records import log_word
 from runtime_pack.violations import violation_event
@@ -170,6 +171,8 @@ def create_web_tool_runtime(
             *base*; the list is refused as a whole.
         ContractError: *base* has a tool of one of the two names.
     """
+    require_method("provider", provider, "search")
+    require_method("emitter", emitter, "emit")
     setup = _Setup(
         provider=provider,
         allowlist=parse_allowlist(allowlist),

@@ -44,6 +44,7 @@ from runtime_pack.ports import (
     ToolRuntime,
     TurnRequest,
     knows_every_tool,
+    require_method,
 )
 from runtime_pack.prices import PriceTable
 from runtime_pack.remembered import RememberedRule
@@ -99,6 +100,16 @@ def create_agent_task_run(
     """
     if not isinstance(contract, TaskContract):
         raise ContractError("contract", "must be a TaskContract")
+    for path, port, method in (
+        ("approver", approver, "decide"),
+        ("emitter", emitter, "emit"),
+        ("summariser", summariser, "summarise"),
+        ("clock", clock, "monotonic"),
+    ):
+        if port is not None:
+            require_method(path, port, method)
+    if seal is not None and not isinstance(seal, Seal):
+        raise ContractError("seal", "must be a Seal: give Seal(key)")
     if prices is not None and not isinstance(prices, PriceTable):
         raise ContractError("prices", "must be a PriceTable")
     if prices is None and contract.max_cost is not None:
@@ -148,6 +159,9 @@ class AgentTaskRun(TaskRun):
         """
         if isinstance(runtime, GuardedRuntime):
             raise ContractError("runtime", "is guarded already")
+        if isinstance(runtime, TaskRun):
+            raise ContractError("runtime", "is the task run: give the runtime that it is to guard")
+        require_method("runtime", runtime, "execute_tool")
         return GuardedRuntime(self, runtime)
 
 

@@ -646,7 +646,7 @@ class Judge:
         spec = offered.get(request.tool)
         if spec is not None and self.definition(spec) != request.tool_sha256:
             return _Today(refused=_unknown(request.tool, {})), EventCode.APR002A
-        if spec and remember_fault(decision.remember, spec.name, spec.parameters):
+        if spec and remember_fault(decision.remember, spec.name, spec.parameters, call.arguments):
             # Whoever brings it is told before; this is for what was kept without being read.
             text = "The decision on this call was not one that can be followed."
             return _Today(refused=refusal(CallCode.POLICY_ERROR, text)), EventCode.APR003D

@@ -32,6 +32,13 @@ _SHOWN: Final = 1000
 _IN_DOUBT: Final = "the same call was started before, and nobody knows what it did"
 
 
+def _says_something(rule: RememberedRule, spec: ToolSpec) -> bool:
+    """Whether the rule is about arguments of the tool, and about one that the approved call had."""
+    if rule.fields is None:
+        return True
+    return bool(rule.arguments) and not unknown_fields(rule.fields, spec.parameters)[0]
+
+
 class Recall:
     """The memory of a run, as the judge asks it."""
 
@@ -123,7 +130,7 @@ class Recall:
             now=run.clock.now(),
         )
         rules = (rule for rule in run.memory.answers(asked) if self._is_ours(rule))
-        return next((r for r in rules if not unknown_fields(r.fields, spec.parameters)[0]), None)
+        return next((rule for rule in rules if _says_something(rule, spec)), None)
 
     def _is_ours(self, rule: RememberedRule) -> bool:
         try:

@@ -369,9 +369,10 @@ class Drive:
     def _remember_fault(self, decision: Decision, request: ApprovalRequest | None) -> str | None:
         """Why the approval cannot be remembered as it says; then it is no approval either."""
         spec = None if request is None else self.offered.get(request.tool)
-        if spec is None:
+        if spec is None or request is None:
             return None
-        return remember_fault(decision.remember, spec.name, spec.parameters)
+        arguments = decision.runs(request)
+        return remember_fault(decision.remember, spec.name, spec.parameters, arguments)
 
     def _lacking(self, decisions: Sequence[Decision], *, abandon: bool) -> Outcome | None:
         """What is in hand and cannot go on here: a call of a tool that this runtime does not have.

@@ -114,6 +114,10 @@ def prepare_run(
     """
     guarded = _guarded(runtime)
     limit = UNLIMITED if max_turns is None else parse_count("max_turns", max_turns)
+    given: object = execute_turn_input
+    if not isinstance(given, TurnInput):
+        problem = f"is a {type(given).__name__}: give TurnInput(messages=[UserMessage(text=…)])"
+        raise ContractError("execute_turn_input", problem)
     _refuse_other_definitions(guarded, execute_turn_input)
     guarded.check_price(execute_turn_input.model)
     drive = Drive(guarded, execute_turn_input, checked_context(create_context), store)
@@ -283,6 +287,13 @@ class _NoTools:
 
 
 def _guarded(runtime: ToolRuntime) -> GuardedRuntime:
+    """The runtime under its guard; under one without limits if it has none.
+
+    Raises:
+        ContractError: it is no runtime.
+    """
+    if isinstance(runtime, AgentTaskRun):
+        raise ContractError("runtime", "is the task run: give `run.guard_runtime(runtime)`")
     if isinstance(runtime, GuardedRuntime):
         return runtime
     return create_agent_task_run(TaskContract()).guard_runtime(runtime)

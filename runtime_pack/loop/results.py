@@ -9,7 +9,7 @@ import attrs
 import orjson
 
 from runtime_pack.approvals import ApprovalRequest
-from runtime_pack.catalog import ToolSpec, index_catalog
+from runtime_pack.catalog import CatalogTool, ToolSpec, index_catalog
 from runtime_pack.errors import ContractError
 from runtime_pack.ledger import LedgerView
 from runtime_pack.machine import OutcomeKind, Stop
@@ -96,7 +96,13 @@ def _clean_call(call: ToolCall) -> ToolCall:
 
 
 def _spec_tuple(specs: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
-    return tuple(specs)
+    given = tuple(specs)
+    for spec in given:
+        if isinstance(spec, CatalogTool):
+            raise ContractError("tool_catalog", f"{spec.spec.name} is a tool: give tool.spec")
+        if not isinstance(spec, ToolSpec):
+            raise ContractError("tool_catalog", f"{type(spec).__name__} is not a ToolSpec")
+    return given
 
 
 # Above any model; what is reserved for it has to be a number that a saved run can hold.
