@@ -36,7 +36,8 @@ class KillSwitch:
     """Given to runs by `create_agent_task_run(…, kill_switch=…)`; it does not keep them alive.
 
     Args:
-        path: a file that throws the switch when it is there, whatever is in it.
+        path: a file that throws the switch when it is there, whatever is in it. A relative one is
+            meant from the folder that is current now.
         mode: `after_step` lets turns and calls in flight end, `now` stops them.
 
     Raises:
@@ -47,7 +48,7 @@ class KillSwitch:
     def __init__(self, path: Path | str | None = None, *, mode: str = "after_step") -> None:
         if mode not in _MODES:
             raise ContractError("mode", f"{mode!r} is not a mode: now or after_step")
-        self._path = None if path is None else Path(path)
+        self._path = None if path is None else Path(path).absolute()
         if self._path is not None and not self._path.parent.is_dir():
             raise ContractError("path", "its folder is not there")
         self._mode = mode

@@ -81,6 +81,7 @@ __all__ = (
     "Withdraw",
     "advance",
     "begin",
+    "begun_before",
     "budget_stop",
     "failure",
     "ingest",
@@ -124,6 +125,15 @@ def refusal(
         retryable=retryable,
         framed=True,
     )
+
+
+def begun_before(output: ToolOutput) -> ToolOutput:
+    """The refusal of a call that an earlier drive had started: whether it took effect is not known."""
+    told = dict(output.data) if isinstance(output.data, dict) else {"message": output.text}
+    more = "It was started before, and whether it took effect is not known."
+    told |= {"executed": str(Executed.UNKNOWN), "message": f"{told.get('message', '')} {more}"}
+    text = orjson.dumps(told).decode()
+    return attrs.evolve(output, data=told, text=text, executed=Executed.UNKNOWN)
 
 
 # ── ingest: from what a provider sent to calls with identities ────────────────────────────────
@@ -290,7 +300,8 @@ class SlotStatus(StrEnum):
 class Slot:
     """One call of the batch in hand. `result` is set when it is done.
 
-    `request` is what a person was asked; an admitted call that has one was approved.
+    `request` is what a person was asked; an admitted call that has one was approved. `begun` is set
+    when an earlier drive had started it; it is not saved with the slot.
     """
 
     step: str
@@ -302,6 +313,7 @@ class Slot:
     shortfall: Shortfall | None = None
     stuck: bool = False
     excused: bool = False
+    begun: bool = False
 
 
 # ── states ────────────────────────────────────────────────────────────────────────────────────
@@ -763,7 +775,9 @@ def _replaced(
 ) -> tuple[Slot, ...]:
     """The slots of that status as the new word on them has it."""
     return tuple(
-        _slot(slot.step, slot.call, admissions[slot.step], slot.request)
+        attrs.evolve(
+            _slot(slot.step, slot.call, admissions[slot.step], slot.request), begun=slot.begun
+        )
         if slot.step in admissions and slot.status is status
         else slot
         for slot in slots
@@ -842,7 +856,8 @@ def _is_refused(slot: Slot) -> bool:
 
 
 def _withdrawn(slot: Slot) -> Slot:
-    result = result_message(slot.call, BATCH_REFUSED)
+    output = begun_before(BATCH_REFUSED) if slot.begun else BATCH_REFUSED
+    result = result_message(slot.call, output)
     return Slot(step=slot.step, call=slot.call, status=SlotStatus.DONE, result=result)
 
 

@@ -344,8 +344,10 @@ def _applies(rule: ToolRule, arguments: Mapping[str, Json]) -> bool | None:
     try:
         # A copy for each: what one rule does to it, neither the next rule nor the tool sees.
         answer = rule.when(orjson.loads(orjson.dumps(arguments)))
+    except (KeyboardInterrupt, SystemExit):
+        raise
     # The host's code: whatever it raises, the call is denied.
-    except Exception as error:  # noqa: BLE001
+    except BaseException as error:  # noqa: BLE001
         log_fault(f"the predicate of the rule for {rule.tool}", error)
         return None
     if inspect.iscoroutine(answer):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -33,7 +33,15 @@ from runtime_pack.guard.execution import call_context, checked_output, exhausted
 from runtime_pack.guard.recall import Recall
 from runtime_pack.guard.task_run import Held, TaskRun
 from runtime_pack.ledger import UNLIMITED, Shortfall
-from runtime_pack.machine import Admission, Admitted, IngestedCall, Pending, Refused, refusal
+from runtime_pack.machine import (
+    Admission,
+    Admitted,
+    IngestedCall,
+    Pending,
+    Refused,
+    begun_before,
+    refusal,
+)
 from runtime_pack.messages import Json, ToolCall, clean_text, frozen_arguments, own_copy
 from runtime_pack.policy import (
     PREDICATE_SECONDS,
@@ -43,13 +51,20 @@ from runtime_pack.policy import (
     ToolRule,
     classify_call,
 )
-from runtime_pack.ports import ExecutionContext, PreflightRuntime, ToolRuntime, has_preflight
+from runtime_pack.ports import (
+    Approver,
+    ExecutionContext,
+    PreflightRuntime,
+    ToolRuntime,
+    has_preflight,
+)
 from runtime_pack.records import (
     StepRecord,
     approval_decided,
     approval_requested,
     call_notified,
     digest_text,
+    step_finished,
     step_refused,
 )
 from runtime_pack.remembered import RememberedRule
@@ -225,11 +240,14 @@ class Judge:
             observer.call_admitted(step, call)
         return _ADMITTED
 
-    def hold_again(self, step: str, call: ToolCall, *, ready: bool) -> None:
-        """Hold a step of a saved run; `Ledger.restore` counts it as used, here it is open again."""
+    def hold_again(self, step: str, call: ToolCall, *, ready: bool, begun: int = 0) -> None:
+        """Hold a step of a saved run; `Ledger.restore` counts it as used, here it is open again.
+
+        *begun* is how often it was started.
+        """
         run, arguments = self._run, _again(step, call).arguments
         run.reopen(step, call.name)
-        run.held[step] = _held(call.name, _canonical(arguments), ready)
+        run.held[step] = _held(call.name, _canonical(arguments), ready, begun)
 
     async def readmit(
         self,
@@ -249,7 +267,6 @@ class Judge:
         ingested = _again(step, call)
         today = await self._stricter(ingested, offered, context)
         if today.refused is not None:
-            self._run.drop(step)
             return await self._refuse(ingested, today.refused, today.short, today.reasons)
         verdict = today.verdict
         if verdict.approval_class is ApprovalClass.NOTIFY:
@@ -260,7 +277,8 @@ class Judge:
             return self._admitted(step, call)
         spec = offered[call.name]
         known = self._known(spec, ingested.arguments, verdict)
-        held = _held(call.name, _canonical(ingested.arguments), known is not None)
+        begun = self._run.held[step].begun
+        held = _held(call.name, _canonical(ingested.arguments), known is not None, begun)
         self._run.held[step] = held
         if known is None:
             return self._ask(ingested, held, spec, verdict)
@@ -409,9 +427,9 @@ class Judge:
 
     async def _answer(self, when: Predicate, arguments: Mapping[str, Json]) -> bool | None:
         try:
-            given: object = when(orjson.loads(_canonical(arguments)))
-            if isinstance(given, Awaitable):
-                given = await bounded(self._run, PREDICATE_SECONDS, given)
+            # All of it in there: what the predicate raises is told from a cancellation of ours.
+            work = _given(when, orjson.loads(_canonical(arguments)))
+            given = await bounded(self._run, PREDICATE_SECONDS, work)
         except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
             raise
         except TimeUp as error:
@@ -452,7 +470,7 @@ class Judge:
         await tell(run, event)
 
     async def refuse(self, call: IngestedCall, output: ToolOutput) -> Refused:
-        """Refuse a call for a reason that is not the judge's own.
+        """Refuse a call for a reason that is not the judge's own. A step that it held is given back.
 
         Raises:
             AuditError: the log could not take the record.
@@ -467,6 +485,9 @@ class Judge:
         reasons: tuple[str, ...] = (),
     ) -> Refused:
         run = self._run
+        begun = self._let_go(call.step)
+        if begun:
+            output = begun_before(output)
         run.ledger.refused += 1
         if short is not None and call.step.startswith("t"):
             # It stops the run by itself: whoever grants more does not grant it to be stopped for this.
@@ -478,15 +499,19 @@ class Judge:
             step=call.step,
             tool=call.call.name,
             call_id=call.call.id,
-            admitted=False,
-            executed=Executed.NO,
+            admitted=begun > 0,
+            executed=Executed.UNKNOWN if begun else Executed.NO,
             ok=output.ok,
             code=str(output.code),
             args_sha256=digest_arguments(call.arguments) if unread is None else digest_text(unread),
             label=run.label,
             raw=None if unread is None else clean_text(unread),
+            # The drive that started it may have recorded an end of its own, under its own name.
+            attempt=begun + 1,
         )
         run.steps.append(record)
+        if begun:
+            run.record(step_finished(run.subject(call.step, call.call.id), record, output))
         event = step_refused(run.subject(call.step, call.call.id), record, reasons)
         run.record(event)
         refused = Refused(output=output, shortfall=short)
@@ -500,6 +525,22 @@ class Judge:
         if run.observer is not None:
             run.observer.call_refused(call.step, call.call, output)
         return refused
+
+    def take_back(self, admissions: Iterable[Admission]) -> None:
+        """Count refusals no more: the calls are to be judged anew."""
+        ledger = self._run.ledger
+        for refused in admissions:
+            if not isinstance(refused, Refused):
+                continue
+            ledger.refused -= 1
+            ledger.unaffordable -= refused.shortfall is not None
+            ledger.denials -= refused.output.code in _DENIALS
+
+    def _let_go(self, step: str) -> int:
+        """Give back what the step holds; how often it was started in earlier drives."""
+        held = self._run.held.get(step)
+        self._run.drop(step)
+        return 0 if held is None else held.begun
 
     # ── approvals ─────────────────────────────────────────────────────────────────────────────
 
@@ -556,11 +597,14 @@ class Judge:
         shown = attrs.evolve(request, arguments=orjson.loads(_canonical(request.arguments)))
         run.end_activity()
         try:
-            decision: object = await bounded(run, left, approver.decide(shown), idle=True)
+            work = _decided(approver, shown)
+            decision: object = await bounded(run, left, work, idle=True)
+        except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+            raise
         except TimeUp:
             return None
         # The host's code: nothing that it raises can approve a call.
-        except Exception as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001
             log_fault("the approver", error, run=run.id)
             return None
         finally:
@@ -599,7 +643,6 @@ class Judge:
         run.record(approval_decided(run.subject(step), request, decision, code))
         run.flush()
         if today.refused is not None:
-            run.drop(step)
             if today.refused.code == CallCode.DENIED_BY_PERSON:
                 spec, wanted = offered.get(request.tool), _again(step, call).arguments
                 self._recall.deny(decision, spec, request.tool, request.arguments, wanted)
@@ -607,7 +650,7 @@ class Judge:
             placed = await self._refuse(ingested, refused, today.short, today.reasons)
             return attrs.evolve(placed, excused=today.refused.code in _PEOPLE)
         unseen = request.unseen(today.person_reasons)
-        held = _held(request.tool, _canonical(arguments), not unseen)
+        held = _held(request.tool, _canonical(arguments), not unseen, run.held[step].begun)
         run.held[step] = held
         if unseen:
             # All that was ever a reason: so that asking again comes to an end.
@@ -653,6 +696,15 @@ class Judge:
         return await self._stricter(call, offered, context), EventCode.APR002A
 
 
+async def _given(when: Predicate, arguments: Mapping[str, Json]) -> object:
+    given: object = when(arguments)
+    return await given if isinstance(given, Awaitable) else given
+
+
+async def _decided(approver: Approver, request: ApprovalRequest) -> object:
+    return await approver.decide(request)
+
+
 def _earlier(first: datetime | None, second: datetime | None) -> datetime | None:
     """The earlier of two moments; None is never."""
     if first is None or second is None:
@@ -678,9 +730,9 @@ def _canonical(arguments: Mapping[str, Json]) -> bytes:
     return orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
 
 
-def _held(tool: str, arguments: bytes, ready: bool) -> Held:
+def _held(tool: str, arguments: bytes, ready: bool, begun: int = 0) -> Held:
     digest = f"sha256:{hashlib.sha256(arguments).hexdigest()}"
-    held = Held(tool=tool, arguments=arguments, args_sha256=digest, ready=True)
+    held = Held(tool=tool, arguments=arguments, args_sha256=digest, ready=True, begun=begun)
     return held if ready else _waiting(held)
 
 

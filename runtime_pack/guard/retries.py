@@ -111,7 +111,11 @@ class Asking:
         """
         run, clock = self._run, self._run.clock
         sleep = clock.sleep if isinstance(clock, SleepingClock) else asyncio.sleep
-        await bounded(run, None, sleep(seconds))
+        try:
+            await bounded(run, None, sleep(seconds), idle=True)
+        except TimeUp:
+            if run.interrupt is None:
+                raise
         if run.interrupt is not None:
             raise NotAnswered(run.interrupt, again=True)
         if run.ledger.time_shortfall(clock.monotonic()) is not None:

@@ -79,7 +79,8 @@ GRACE_SECONDS: Final = 1.0
 class Held:
     """A reserved step: the tool and the arguments, as JSON text, that it was reserved for.
 
-    `ready` is False while a person is asked. `context` is what the call was judged with.
+    `ready` is False while a person is asked. `context` is what the call was judged with. `begun` is
+    how often an earlier drive had started it: then it is never given back.
     """
 
     tool: str
@@ -87,6 +88,7 @@ class Held:
     args_sha256: str
     ready: bool
     context: ExecutionContext | None = None
+    begun: int = 0
 
 
 class Scope:
@@ -515,9 +517,15 @@ class TaskRun:
         return spent
 
     def drop(self, step: str) -> None:
-        """Give a step back that will not run. One that is not held (any more) is left alone."""
-        held = self.held.pop(step, None)
-        if held is not None:
+        """Give a step back that will not run. One that is not held (any more) is left alone.
+
+        A step that was started before stays used; what it would have cost once more is given back.
+        """
+        held = self.held.get(step)
+        if held is not None and held.begun:
+            self.settle(step, ran=False)
+        elif held is not None:
+            del self.held[step]
             self.ledger.release(*step_buckets(held.tool))
             if step in self.step_costs:
                 self.ledger.release_amounts({COST: self.step_costs.pop(step)})

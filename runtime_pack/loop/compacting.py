@@ -91,7 +91,14 @@ class Compactor:
         if isinstance(given, Outcome):
             return given
         before = self._size()
-        self._replace(parts, given, max(int(limit * _SUMMARY), _LEAST_SUMMARY_BYTES))
+        try:
+            self._replace(parts, given, max(int(limit * _SUMMARY), _LEAST_SUMMARY_BYTES))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        # The host's frame: a summary that could not be fenced is shown to no model.
+        except BaseException as error:  # noqa: BLE001
+            log_fault("the frame", error, run=run.id)
+            return _overflow(f"the frame failed ({type(error).__name__})")
         self._tell(parts, before)
         return None if self._size() < before else _overflow("the summary is no shorter")
 

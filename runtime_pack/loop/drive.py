@@ -493,11 +493,9 @@ class Drive:
             return resume(self.state)
         self._withdraw_requests()
         self._doubt(_open_slots(self.state))
+        self._close_doubtful(frozenset(self.keeper.begun))
         for slot in _open_slots(self.state):
-            if slot.step in self.keeper.begun:
-                self.run.settle(slot.step)
-            else:
-                self.run.drop(slot.step)
+            self.run.drop(slot.step)
         over = Interrupted(
             outcome=failure("run", StopCode.PAUSED, "abandoned"),
             resumable=False,
@@ -525,8 +523,15 @@ class Drive:
         for slot in _slots(self.state):
             self.keeper.taken.setdefault(slot.call.id, 1)
         self._know_requests(head)
+        begun = self.keeper.begun
+        if isinstance(self.state, Executing | Waiting):
+            slots = [attrs.evolve(s, begun=s.step in begun) for s in self.state.slots]
+            self.state = attrs.evolve(self.state, slots=tuple(slots))
         for slot in _open_slots(self.state):
-            self.guarded.hold_again(slot.step, slot.call, ready=slot.status is SlotStatus.ADMITTED)
+            ready = slot.status is SlotStatus.ADMITTED
+            self.guarded.hold_again(
+                slot.step, slot.call, ready=ready, begun=begun.get(slot.step, 0)
+            )
 
     def _know_requests(self, head: Mapping[str, Json]) -> None:
         """Every request in hand carries the seal of the host's key.
@@ -592,6 +597,7 @@ class Drive:
         if refused is None:
             return step
         self._withdraw_requests()
+        self._close_doubtful(frozenset(self.keeper.begun))
         over = Interrupted(outcome=refused, resumable=False, begun=frozenset(self.keeper.begun))
         return advance(self.rules, step.state, over)
 
@@ -773,9 +779,8 @@ class Drive:
             if isinstance(admission, Pending):
                 self._withdraw_request(admission.request)
         if run.interrupt_resumable:
-            kept = [record for record in run.steps if record.step not in steps]
-            run.ledger.refused -= len(run.steps) - len(kept)
-            run.steps[:] = kept
+            run.steps[:] = [record for record in run.steps if record.step not in steps]
+            self.guarded.take_back((*admissions, *([stop.refused] if stop.refused else ())))
         return self._interrupted(outcome)
 
     def _stop_for(self, stop: Stopped) -> Outcome:
@@ -1116,7 +1121,6 @@ class Drive:
         for slot in slots:
             if slot.status is SlotStatus.PENDING and slot.request is not None:
                 self._withdraw_request(slot.request)
-            self.run.drop(slot.step)
             arguments = slot.call.arguments if isinstance(slot.call.arguments, Mapping) else {}
             call = IngestedCall(step=slot.step, call=slot.call, arguments=arguments, raw=None)
             await self.guarded.refuse(call, BATCH_REFUSED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -32,9 +33,10 @@ from runtime_pack import (
 )
 from runtime_pack.approvals import ApprovalRequest, Decision, Verdict
 from runtime_pack.catalog import ToolSpec
+from runtime_pack.errors import ModelFault, ModelRequestError
 from runtime_pack.events import Event
 from runtime_pack.loop import LoopResult
-from runtime_pack.messages import Json, ToolMessage, UserMessage
+from runtime_pack.messages import Json, Message, ToolMessage, UserMessage
 from runtime_pack.ports import ExecutionContext
 from runtime_pack.testing import ListEmitter, Rehearsal, ScriptedModel, ToolShelf, calls, reply
 
@@ -545,3 +547,133 @@ def test_a_cancel_during_the_last_save_is_not_lost(tmp_path: Path) -> None:
         assert verify_log(log.path).status == "chained"
 
     asyncio.run(scenario())
+
+
+# ── the host's code, whatever it raises ───────────────────────────────────────────────────────
+
+
+class Odd(BaseException):
+    """What nobody expects."""
+
+
+@pytest.mark.parametrize("error", [Odd, asyncio.CancelledError, GeneratorExit])
+@pytest.mark.parametrize("awaits", [False, True], ids=["plain", "awaited"])
+def test_a_predicate_that_raises_anything_denies_the_call(
+    error: type[BaseException], awaits: bool
+) -> None:
+    """The run goes on: only a cancellation from outside tears it."""
+
+    async def scenario() -> None:
+        def plain(arguments: Mapping[str, Json]) -> bool:
+            raise error
+
+        async def awaited(arguments: Mapping[str, Json]) -> bool:
+            raise error
+
+        policy = ToolPolicy(
+            [ToolRule(tool="t:a", approval_class="request_user", when=awaited if awaits else plain)]
+        )
+        stage = Rehearsal(shelf=shelf(), contract=TaskContract(tool_policy=policy))
+        result = await stage.play(ONE, reply())
+
+        assert isinstance(result, Completed)
+        assert [orjson.loads(text)["code"] for text in texts(result)] == ["POLICY_ERROR"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("error", [Odd, asyncio.CancelledError, GeneratorExit, RuntimeError])
+@pytest.mark.parametrize("awaits", [False, True], ids=["plain", "awaited"])
+def test_an_approver_that_raises_anything_has_not_decided(
+    error: type[BaseException], awaits: bool
+) -> None:
+    """The run is parked with its request."""
+
+    class Plain:
+        def decide(self, request: ApprovalRequest) -> Awaitable[Decision | None]:
+            raise error
+
+    class Awaited:
+        async def decide(self, request: ApprovalRequest) -> Decision | None:
+            raise error
+
+    async def scenario() -> None:
+        policy = ToolPolicy([ToolRule(tool="t:a", approval_class="request_user")])
+        approver: Any = Awaited() if awaits else Plain()
+        stage = Rehearsal(
+            shelf=shelf(), contract=TaskContract(tool_policy=policy), approver=approver
+        )
+        result = await stage.play(ONE)
+
+        assert result.kind == "approval_required"
+        assert len(result.requests) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_frame_that_fails_in_a_summary_ends_the_run_with_a_result() -> None:
+    """What could not be fenced is shown to no model: the history is too long, and the run says so."""
+
+    class Short:
+        async def summarise(self, messages: Sequence[Message]) -> str:
+            return "short"
+
+    def frame(text: str, *, source: str, burned: set[str]) -> str:
+        if source == "summary":
+            raise Odd
+        return text
+
+    async def scenario() -> None:
+        stage = Rehearsal(
+            shelf=ToolShelf().add("t:a", "y" * 3000),
+            summariser=Short(),
+            frame=frame,
+            contract=TaskContract(max_context_bytes=2000),
+        )
+        result = await stage.play(ONE)
+
+        assert isinstance(result, LoopError)
+        assert result.stop is not None
+        assert result.stop.code == StopCode.CONTEXT_OVERFLOW
+        assert "frame" in result.stop.message
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("stop", "kind"), [("cancel", "cancelled"), ("pause", "suspended")])
+def test_a_stop_after_the_step_does_not_wait_out_a_retry(stop: str, kind: str) -> None:
+    """Nothing is in flight while the provider is waited for, so nothing is lost by stopping."""
+
+    async def scenario() -> None:
+        busy = ModelRequestError(fault=ModelFault.OVERLOADED, message="", retry_after_seconds=60)
+        stage = Rehearsal(shelf=shelf(), store=MemoryRunStore())
+        stage.prepare([busy])
+        drive = asyncio.ensure_future(stage.start())
+        # The model is asked as soon as the run is saved; there is no event for it.
+        while not stage.run.view().attempts:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        getattr(stage.run, stop)("enough", "after_step")
+        result = await asyncio.wait_for(drive, 10)
+
+        assert result.kind == kind
+
+    asyncio.run(scenario())
+
+
+def test_a_relative_path_of_a_kill_switch_is_that_of_its_making(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that changes its folder is stopped by the file where it was said to be."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    switch = KillSwitch("stop")
+    monkeypatch.chdir(tmp_path / "there")
+    (tmp_path / "there" / "stop").touch()
+
+    assert not switch.check()
+
+    (tmp_path / "here" / "stop").touch()
+
+    assert switch.check()
