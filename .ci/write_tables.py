@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+import attrs
+
 from egress.reasons import DENY_ROWS, ENTRY_ROWS, URL_ROWS, ReasonRow
 from runtime_pack.codes import CALL_ROWS, STOP_ROWS
 from runtime_pack.events import EVENT_ROWS
+from runtime_pack.policy import TaskContract, ToolPolicy
 from web_tools.errors import CODES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,9 +69,30 @@ def reasons(rows: Iterable[tuple[str, ReasonRow]]) -> str:
     return table(("reason", "rule", "meaning", "what to do"), cells)
 
 
+def contract() -> str:
+    """Every field of a `TaskContract`: its default, and what its docstring says of it."""
+    told = (TaskContract.__doc__ or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+    entries = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", told, re.MULTILINE)
+    meanings = {name: " ".join(text.split()) for name, text in entries}
+    made = TaskContract()
+    rows = (
+        (f"`{field.name}`", default(getattr(made, field.name)), meanings[field.name])
+        for field in attrs.fields(TaskContract)
+    )
+    return table(("field", "default", "meaning"), rows)
+
+
+def default(value: object) -> str:
+    """A default as a person writes it."""
+    if isinstance(value, ToolPolicy):
+        return "no rules"
+    return f"`{value!r}`" if not isinstance(value, str) else f'`"{value}"`'
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "web-codes": web_codes,
     "events": events,
+    "contract": contract,
     "call-codes": call_codes,
     "stop-codes": stop_codes,
     "deny-reasons": partial(reasons, DENY_ROWS.items()),

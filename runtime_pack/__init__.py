@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from runtime_pack import runs
 from runtime_pack.agent import create_agent_runtime
 from runtime_pack.approvals import ApprovalRequest, Decision, Remember, Verdict, parse_decision
 from runtime_pack.audit import AuditLog, LogHead, Verification, verify_log
@@ -291,6 +292,7 @@ __all__ = (
     "run_governed_agent_loop",
     "run_governed_agent_loop_sync",
     "run_workflow",
+    "runs",
     "stream_governed_agent_loop",
     "stream_governed_agent_loop_sync",
     "stream_resumed_agent_loop",

@@ -421,6 +421,7 @@ class TaskContract:
         max_consecutive_refused: responses in a row of which nothing was admitted, at least 1.
         max_violations: how often the policy may have to stop what tools do, before the run stops.
         per_tool: steps by tool name.
+        tool_policy: which calls need a person, are told, or are denied; the strictest rule wins.
         workspace_allowlist: entries that every run of the workspace is held to. None has no opinion;
             an empty list allows nothing.
         task_allowlist: the same for this task. A read needs an entry in each list and in the run's.

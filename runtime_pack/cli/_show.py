@@ -22,14 +22,21 @@ from runtime_pack.records import StepRecord
 __all__ = (
     "Reference",
     "budget_rows",
+    "pages_read",
     "references",
     "result_json",
     "show_answer",
     "show_budgets",
     "show_steps",
+    "unread_urls",
 )
 
 _REFERENCE: Final = re.compile(r"^\[(?P<number>[1-9][0-9]{0,3})\] (?P<url>\S+)$", re.MULTILINE)
+
+
+_URL: Final = re.compile(r"https?://[^\s<>\"'`\[\]{}|\\^]+", re.IGNORECASE)
+# What stands behind a URL in prose and is no part of it.
+_AFTER_A_URL: Final = ".,;:!?)*_"
 
 
 @attrs.frozen(kw_only=True)
@@ -60,10 +67,42 @@ def show_answer(console: Console, result: LoopResult) -> None:
     body, listed = _REFERENCE.sub("", result.text).rstrip(), references(result.text, result.steps)
     if body:
         console.print(Text(plain(body)))
+    if body and not listed:
+        _show_read(console, body, result.steps)
     if listed:
         console.print()
     for reference in listed:
         console.print(Text(_reference_line(reference)), soft_wrap=True)
+
+
+def _show_read(console: Console, body: str, steps: Sequence[StepRecord]) -> None:
+    """Of an answer without numbered sources: what was read, and which of its URLs were not."""
+    read = pages_read(steps)
+    if read:
+        console.print("\npages read:")
+    for url in read:
+        console.print(Text(f"  {plain(url)}"), soft_wrap=True)
+    for url in unread_urls(body, read):
+        console.print(Text(f"NOT READ in this run: {plain(url)}", style="red"), soft_wrap=True)
+
+
+def pages_read(steps: Iterable[StepRecord]) -> tuple[str, ...]:
+    """The addresses of the pages that a run has read, each once."""
+    found = [
+        citation["path"]
+        for record in steps
+        if record.tool == "web:read" and record.ok
+        for citation in record.citations
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def unread_urls(text: str, read: Iterable[str]) -> tuple[str, ...]:
+    """The URLs that a text names and that are none of *read*. A fragment makes no other page."""
+    known = {url.partition("#")[0].rstrip("/") for url in read}
+    named = (found.rstrip(_AFTER_A_URL) for found in _URL.findall(text))
+    unread = (url for url in named if url.partition("#")[0].rstrip("/") not in known)
+    return tuple(dict.fromkeys(unread))
 
 
 def _reference_line(reference: Reference) -> str:

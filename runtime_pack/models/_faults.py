@@ -13,10 +13,12 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
+import attrs
+
 from runtime_pack.errors import ModelFault, ModelRequestError
 from runtime_pack.messages import Usage
 
-__all__ = ("provider_fault", "refused_request", "retry_after")
+__all__ = ("Asked", "provider_fault", "refused_request", "retry_after")
 
 _STATUSES: Final = {
     401: ModelFault.AUTH,
@@ -72,9 +74,41 @@ _CLIENT_ERRORS: Final = range(400, 500)
 _TELLTALE_CHARACTERS: Final = 6
 
 
+@attrs.frozen(kw_only=True)
+class Asked:
+    """Who was asked, and where: what a person may have to change.
+
+    Attributes:
+        variable: where `open_model` takes the key from.
+        place: host and port of the endpoint.
+        compatible: a server of somebody's own, whose base URL was written by hand.
+    """
+
+    model: str
+    variable: str
+    place: str
+    compatible: bool
+
+    def advice(self, fault: ModelFault, status: int | None = None) -> str:
+        """What to change about a fault of this kind; nothing where nobody can."""
+        if status == 404:
+            base = " and the URL one that ends in /v1" if self.compatible else ""
+            return f"; is {self.model[:80]!a} a model of {self.place}{base}?"
+        match fault:
+            case ModelFault.AUTH:
+                return f"; is the key the right one (variable {self.variable}), and paid for?"
+            case ModelFault.TRANSPORT:
+                return f"; does a server listen on {self.place}?"
+            case ModelFault.MALFORMED if self.compatible:
+                return "; is the URL the one that ends in /v1?"
+            case _:
+                return ""
+
+
 def refused_request(
     provider: str,
     *,
+    asked: Asked | None = None,
     status: int,
     headers: Mapping[str, str],
     body: object,
@@ -93,7 +127,7 @@ def refused_request(
         said = f"answered {status}: it redirects, and redirects are not followed"
     return ModelRequestError(
         fault=fault,
-        message=f"{provider} {said}",
+        message=f"{provider} {said}" + ("" if asked is None else asked.advice(fault, status)),
         status=status,
         retry_after_seconds=retry_after(headers, now),
         surfaced=surfaced,

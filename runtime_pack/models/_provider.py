@@ -27,7 +27,7 @@ from runtime_pack.errors import (
     RuntimePackError,
 )
 from runtime_pack.messages import Json, Turn, Usage
-from runtime_pack.models._faults import refused_request
+from runtime_pack.models._faults import Asked, refused_request
 from runtime_pack.models._wire import CutResponse, MalformedResponse
 from runtime_pack.ports import Clock, ExecutionContext, SystemClock, TurnRequest
 
@@ -97,6 +97,8 @@ class ProviderModel(ABC):
     _sdk_name = ""
     _provider = ""
     _extra = ""
+    _key_variable = ""
+    _compatible = False
     _reserved: frozenset[str] = frozenset()
 
     def __init__(
@@ -199,7 +201,10 @@ class ProviderModel(ABC):
         try:
             return import_module(self._sdk_name)
         except ImportError as error:
-            need = f"pip install 'agent-runtime-pack[{self._extra}]'"
+            need = (
+                f"pip install 'agent-runtime-pack[{self._extra}]' where the package is published, "
+                f"pip install -e '.[{self._extra}]' in a checkout"
+            )
             text = f"models of {self._provider} need the package {self._sdk_name}: {need}"
             raise ContractError("model", text) from error
 
@@ -232,6 +237,7 @@ class ProviderModel(ABC):
     ) -> ModelRequestError:
         return refused_request(
             self._provider,
+            asked=self._asked(),
             status=status,
             headers=headers,
             body=body,
@@ -242,8 +248,16 @@ class ProviderModel(ABC):
         )
 
     def _fault(self, fault: ModelFault, said: str, surfaced: bool) -> ModelRequestError:
-        return ModelRequestError(
-            fault=fault, message=f"{self._provider}: {said}", surfaced=surfaced
+        text = f"{self._provider}: {said}{self._asked().advice(fault)}"
+        return ModelRequestError(fault=fault, message=text, surfaced=surfaced)
+
+    def _asked(self) -> Asked:
+        target = self._endpoint.target
+        return Asked(
+            model=self._model,
+            variable=self._key_variable,
+            place=f"{target.host} port {target.port}",
+            compatible=self._compatible,
         )
 
 

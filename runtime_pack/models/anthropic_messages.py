@@ -41,6 +41,7 @@ class AnthropicMessagesModel(ProviderModel):
     _sdk_name = "anthropic"
     _provider = "anthropic"
     _extra = "anthropic"
+    _key_variable = "ANTHROPIC_API_KEY"
     _reserved = frozenset({"model", "messages", "system", "tools", "stream", "max_tokens"})
 
     def __init__(

@@ -35,6 +35,7 @@ class OpenAIChatModel(ProviderModel):
     _sdk_name = "openai"
     _provider = "openai"
     _extra = "openai"
+    _key_variable = "OPENAI_API_KEY"
     _reserved = frozenset(
         {"model", "messages", "tools", "stream", "stream_options", "n"}
         | {"max_tokens", "max_completion_tokens"}
@@ -70,6 +71,7 @@ class OpenAIChatModel(ProviderModel):
         self._limit_field = "max_tokens" if compatible else "max_completion_tokens"
         if compatible:
             self._provider = "the model server"
+            self._key_variable, self._compatible = "OPENAI_COMPATIBLE_API_KEY", True
 
     def _connect(self, http: Any) -> Any:
         from runtime_pack.models._openai_client import openai_client

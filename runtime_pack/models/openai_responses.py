@@ -38,6 +38,7 @@ class OpenAIResponsesModel(ProviderModel):
     _sdk_name = "openai"
     _provider = "openai"
     _extra = "openai"
+    _key_variable = "OPENAI_API_KEY"
     _reserved = frozenset(
         {"model", "input", "tools", "stream", "store", "background", "max_output_tokens"}
         | {"previous_response_id", "conversation"}

@@ -206,7 +206,7 @@ def test_a_terminated_run_says_how_to_take_it_up(tmp_path: Path) -> None:
     head = re.search(r"^head (\d+:[0-9a-f]{64})$", done.out, re.MULTILINE)
 
     assert done.code == 130
-    assert "suspended: interrupted by SIGTERM" in done.out
+    assert "suspended paused: interrupted by SIGTERM" in done.out
     assert re.search(r"take it up with: runtime-pack ask --resume run-\w+ --state-dir ", done.out)
     assert head is not None
     assert "verified" == verify_log(log, [LogHead.parse(head[1])]).status

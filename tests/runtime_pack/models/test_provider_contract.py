@@ -193,6 +193,9 @@ def test_a_status_is_a_fault_and_is_asked_once(
     assert raised.value.status == status
     assert mock.requests() == 1
     assert KEY not in repr(raised.value)
+    said = str(raised.value)
+    assert ("_API_KEY" in said) is (fault is ModelFault.AUTH)
+    assert ("is 'test-model' a model of 127.0.0.1 port" in said) is (status == 404)
 
 
 def test_retry_after_is_told(adapter: Adapter, stream: bool, mock: Any) -> None:

@@ -227,6 +227,7 @@ def test_ask_answers_with_a_model_of_a_server(mock: Any, tmp_path: Path) -> None
     told = json.loads(done.stdout)
     assert told["kind"] == "completed"
     assert told["text"] == "It runs a block with a context manager."
+    assert told["references"] == []
     assert told["ledger"]["input_tokens"] > 0
     assert mock.requests() == 2
 

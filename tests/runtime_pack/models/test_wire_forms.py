@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ from runtime_pack import (
 from runtime_pack.catalog import index_catalog
 from runtime_pack.messages import FinishReason, Json, Message
 from runtime_pack.models._chat_wire import ChatPieces, chat_messages, chat_turn
-from runtime_pack.models._faults import provider_fault, refused_request, retry_after
+from runtime_pack.models._faults import Asked, provider_fault, refused_request, retry_after
 from runtime_pack.models._messages_wire import (
     MessageEvents,
     message_body,
@@ -466,6 +467,25 @@ def test_a_cached_count_that_cannot_be_is_dropped(
 
     assert usage is not None
     assert usage.cached_input_tokens == cached
+
+
+def test_a_fault_comes_with_what_to_look_at() -> None:
+    """The key's variable, host and port, the model, the base URL of a compatible server; else nothing."""
+    asked = Asked(model="m", variable="SOME_KEY", place="a.example port 1", compatible=True)
+    known = attrs.evolve(asked, compatible=False)
+
+    assert "variable SOME_KEY" in asked.advice(ModelFault.AUTH, 401)
+    assert "a.example port 1" in asked.advice(ModelFault.TRANSPORT)
+    missing = asked.advice(ModelFault.INVALID_REQUEST, 404)
+    assert "'m' a model of a.example port 1" in missing
+    assert "ends in /v1" in missing
+    assert "/v1" not in known.advice(ModelFault.INVALID_REQUEST, 404)
+    assert "ends in /v1" in asked.advice(ModelFault.MALFORMED)
+    assert {""} == {
+        known.advice(ModelFault.MALFORMED),
+        asked.advice(ModelFault.RATE_LIMITED, 429),
+        asked.advice(ModelFault.INVALID_REQUEST, 400),
+    }
 
 
 @pytest.mark.parametrize("counts", [(None, 5), (5, None), (-1, 5), (1.5, 2), ("1", 2), (True, 1)])
