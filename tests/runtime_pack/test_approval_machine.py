@@ -36,7 +36,7 @@ from runtime_pack import (
     create_agent_runtime,
     create_agent_task_run,
 )
-from runtime_pack.errors import RunConflict, RunNotFound, StoreError
+from runtime_pack.errors import RunConflict, StoreError
 from runtime_pack.labels import CLEAN, join
 from runtime_pack.loop import resume_governed_agent_loop
 from runtime_pack.messages import Json
@@ -330,10 +330,7 @@ class Approvals(RuleBasedStateMachine):
 
     @invariant()
     def nothing_runs_that_nobody_approved(self) -> None:
-        """In time, for that very step; or an approval that was to be remembered answers for it."""
-        remembered = any(
-            word.remember is not None for words in self.words.values() for word in words
-        )
+        """In time, for that very step; or a remembered approval of those very arguments was used."""
         for step in self.ran:
             approved = [
                 word
@@ -342,7 +339,19 @@ class Approvals(RuleBasedStateMachine):
                 for word in self.words.get(request.request_id, ())
                 if word.verdict == "approve"
             ]
-            assert approved or remembered, step
+            assert approved or self.is_remembered(step), step
+
+    def is_remembered(self, step: str) -> bool:
+        """Whether a person said, in time, to remember an approval of what this step ran with."""
+        asked = any(request.step == step for request in self.requests.values())
+        return not asked and any(
+            self.ran_with[step] == (word.edited_args or self.requests[request_id].arguments)
+            for request_id, words in self.words.items()
+            for word in words
+            if request_id in self.in_time
+            and word.verdict == "approve"
+            and word.remember is not None
+        )
 
     @invariant()
     def what_ran_was_seen_or_written_by_a_person(self) -> None:
@@ -397,4 +406,4 @@ def test_a_run_of_the_machine_can_end_well() -> None:
 
     assert machine.ran
     machine.nothing_runs_that_nobody_approved()
-    assert not isinstance(machine.resume(), RunNotFound)
+    machine.what_ran_was_seen_or_written_by_a_person()

@@ -1271,7 +1271,7 @@ def test_no_run_spends_more_than_its_limits(
     assert view.used.get(COST, 0) <= cost
     assert view.used.get(TOKENS, 0) <= tokens
     assert view.used.get(COST, 0) == sum(record.cost for record in result.steps)
-    assert Meter is type(run.meter)
+    assert isinstance(run.meter, Meter)
 
 
 def test_a_count_that_no_model_reaches_is_no_usage() -> None:

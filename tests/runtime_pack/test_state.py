@@ -35,7 +35,6 @@ from runtime_pack import (
     TaskContract,
     ToolPolicy,
     ToolRule,
-    ToolSpec,
     Verdict,
 )
 from runtime_pack.catalog import Effects
@@ -250,7 +249,6 @@ def test_a_tools_definition_survives_and_has_one_digest() -> None:
     ):
         with pytest.raises(StateRefused):
             spec_from_json(bad)
-    assert isinstance(again, ToolSpec)
 
 
 # ── stores ──────────────────────────────────────────────────────────────────────────────────────
@@ -321,7 +319,7 @@ def test_an_unknown_run_is_not_found(store: MemoryRunStore | DirectoryRunStore) 
 
 
 def test_any_changed_byte_of_the_files_is_refused(tmp_path: Path) -> None:
-    """Head, revision and offset included: every byte of both files up to the last commit."""
+    """Bytes all over both files up to the last commit: every 7th of the head, every 5th of the rows."""
     store = DirectoryRunStore(tmp_path / "runs", seal=Seal(KEY))
     result = asyncio.run(stage(store).play(BATCH))
     folder = store.path / result.run_id
