@@ -102,6 +102,8 @@ class Repeats:
             last = window[-length]
             if last.fingerprint != fingerprint or not self._circles(length, burned):
                 continue
+            if not self._is_steady(length, burned):
+                continue
             rounds = range(length, len(window) + 1, length)
             answers = sum(window[-back].answered for back in rounds)
             window.append(attrs.evolve(last, step=step, answered=True))
@@ -113,6 +115,15 @@ class Repeats:
         window = self._window
         return all(
             _same(window[-back], window[-back - length], burned) for back in range(1, length + 1)
+        )
+
+    def _is_steady(self, length: int, burned: Collection[str]) -> bool:
+        """Whether the call that the last *length* began with gave one result wherever it is in them."""
+        window, first = self._window, self._window[-length]
+        return all(
+            _same(window[-back], first, burned)
+            for back in range(1, length)
+            if window[-back].fingerprint == first.fingerprint
         )
 
     def note(self, fingerprint: str, step: str, call_id: str) -> None:

@@ -416,3 +416,10 @@ def test_an_output_that_says_repeated_itself_changes_nothing() -> None:
     result = asyncio.run(Rehearsal(shelf=shelf).play(call("1"), call("2"), reply()))
 
     assert isinstance(result, Completed)
+
+
+def test_a_result_that_swings_is_no_circle() -> None:
+    """One call whose result changes each time is told something new each time."""
+    assert played([("a", "01"[n % 2]) for n in range(12)]) == [None] * 12
+    swinging = [("a", "0"), ("a", "1"), ("b", "0")] * 2
+    assert played([*swinging, ("a", "0")]) == [None] * 7

@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 import attrs
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -350,6 +350,7 @@ class WholeRuns(RuleBasedStateMachine):
 
 WholeRuns.TestCase.settings = settings(
     max_examples=60,
+    phases=[Phase.generate],
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
