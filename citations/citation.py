@@ -7,7 +7,7 @@ switched off for a whole process; an inconsistent record cannot be built.
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Self
+from typing import Final, Self
 
 import attrs
 
@@ -17,7 +17,7 @@ from citations.errors import InvalidCitation
 __all__ = ("KnowledgeCitation",)
 
 # Wire name of each field, in wire order. Source: the web tools text, the shape of the knowledge pack.
-_WIRE_NAMES = {
+_WIRE_NAMES: Final[Mapping[str, str]] = {
     "source_id": "sourceId",
     "document_id": "documentId",
     "path": "path",

@@ -4,7 +4,9 @@ The decisions are pure functions over frozen values and load at once; the client
 transport load when they are first asked for, so that `import egress` does not load aiohttp.
 """
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
 
 from egress.allowlist import Allowlist, parse_allowlist
 from egress.decision import Allow, Deny, DenyReason, check_address, check_answers, check_listed
@@ -14,6 +16,8 @@ from egress.policy import PUBLIC_HOSTS, AddressPolicy, EgressPolicy, Layer, laye
 from egress.url import Target, parse_target, resolve_location
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from egress.client import Fetched, GuardedClient, RunMeter
     from egress.ports import (
         Fetch,
@@ -80,7 +84,7 @@ __all__ = (
 )
 
 # Name to module, for what brings asyncio or aiohttp with it, and for what only fetching needs.
-_LATE = {
+_LATE: Final[Mapping[str, str]] = {
     "Fetch": "egress.ports",
     "FetchLimits": "egress.ports",
     "HopRequest": "egress.ports",

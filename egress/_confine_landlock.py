@@ -12,6 +12,7 @@ outside; and every user may write into the folders that `/proc` has of that user
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Final
 
 __all__ = (
@@ -32,7 +33,7 @@ SCOPE_ABI: Final = 6
 KERNEL_FOLDERS: Final = ("proc", "sys")
 """The entries of `/` whose files are the kernel's settings."""
 
-KERNEL_FILE_SYSTEMS: Final = {
+KERNEL_FILE_SYSTEMS: Final[Mapping[str, int]] = {
     "binfmt_misc": 0x4249_4E4D,
     "bpf": 0xCAFE_4A11,
     "cgroup": 0x0027_E0EB,

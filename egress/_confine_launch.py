@@ -67,8 +67,8 @@ _SECURE_NOROOT_LOCKED: Final = 0b11
 _CAPABILITY_VERSION_3: Final = 0x2008_0522
 _CAPABILITIES_AT_MOST: Final = 64
 # Source: syscall_64.tbl of x86, asm-generic/unistd.h.
-_SYS_CAPSET: Final = {"x86_64": 126, "aarch64": 91}
-_SYS_SECCOMP: Final = {"x86_64": 317, "aarch64": 277}
+_SYS_CAPSET: Final[Mapping[str, int]] = {"x86_64": 126, "aarch64": 91}
+_SYS_SECCOMP: Final[Mapping[str, int]] = {"x86_64": 317, "aarch64": 277}
 # The same on every machine. Source: asm-generic/unistd.h and syscall_64.tbl.
 _SYS_MOUNT_SETATTR: Final = 442
 _SYS_LANDLOCK_CREATE_RULESET: Final = 444

@@ -12,6 +12,7 @@ filter that compares all 64 bits is passed by setting a high one (CVE-2019-10063
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
@@ -42,7 +43,7 @@ class Verdict(IntEnum):
     NOT_SUPPORTED = 0x0005_0000 | 95  # EOPNOTSUPP: clients fall back from TCP fast open
 
 
-ARCHITECTURES: Final = {
+ARCHITECTURES: Final[Mapping[str, int]] = {
     "x86_64": 0xC000_003E,  # AUDIT_ARCH_X86_64, linux/audit.h
     "aarch64": 0xC000_00B7,  # AUDIT_ARCH_AARCH64, linux/audit.h
 }

@@ -27,7 +27,7 @@ ESTABLISHED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
 ALERT_ACCESS_DENIED: Final = bytes.fromhex("15 0301 0002 02 31")
 ALERT_INTERNAL_ERROR: Final = bytes.fromhex("15 0301 0002 02 50")
 
-_REASONS: Final = {
+_REASONS: Final[Mapping[int, str]] = {
     400: "Bad Request",
     403: "Forbidden",
     407: "Proxy Authentication Required",

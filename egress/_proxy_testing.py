@@ -23,7 +23,7 @@ from egress.proxy import serve_proxy
 
 # A token of tests, which opens nothing.
 _TOKEN: Final = "token-of-the-run"  # noqa: S105
-_FIRST_BYTES: Final = {
+_FIRST_BYTES: Final[Mapping[str, bytes]] = {
     "http": b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n",
     "ssh": b"SSH-2.0-OpenSSH_9.6\r\n",
     "": b"",

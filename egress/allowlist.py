@@ -336,7 +336,7 @@ class Allowlist:
                     yield found
 
 
-_BITS: Final = {4: 32, 6: 128}
+_BITS: Final[Mapping[int, int]] = {4: 32, 6: 128}
 
 
 def parse_allowlist(entries: Iterable[str]) -> Allowlist:

@@ -170,7 +170,12 @@ class GuardedClient:
             self._meter.end(run)
 
     async def answer(self, run: _Run) -> HopResponse:
-        """The answer to the hop where *run* stands, which this decides on first (R4-R11)."""
+        """The answer to the hop where *run* stands, which this decides on first (R4-R11).
+
+        Raises:
+            EgressDenied: Its list, address or policy says no.
+            FetchError: It could not be had; `ConnectFailed` for what a port lets through.
+        """
         chain = run.chain
         verdict = await self._check(self._policy, chain)
         lookup = _Lookup(self, chain)

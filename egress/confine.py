@@ -450,6 +450,11 @@ def _ways_out(boundary: Boundary, *, allow_unix: bool) -> Iterator[tuple[_Way, .
 def _internet_way(
     stack: ExitStack, probe: Probe, family: socket.AddressFamily, kind: socket.SocketKind
 ) -> _Way:
+    """A socket of this process that an open way would reach.
+
+    Raises:
+        OSError: There is no such family here, or no socket to be had.
+    """
     host = "::1" if family == socket.AF_INET6 else "127.0.0.1"
     end = stack.enter_context(socket.socket(family, kind))
     end.setblocking(False)
@@ -462,6 +467,11 @@ def _internet_way(
 
 
 def _unix_way(stack: ExitStack) -> _Way:
+    """The same among the abstract names.
+
+    Raises:
+        OSError: No socket is to be had.
+    """
     # An abstract name: it needs no path here, and the refusal of the family covers paths as well.
     name = b"\0runtime-pack-probe-" + secrets.token_hex(16).encode()
     end = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))

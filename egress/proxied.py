@@ -14,7 +14,7 @@ import asyncio
 import errno
 import re
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Final, NoReturn
 
 import attrs
@@ -61,7 +61,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_]{1,64}")
 _EVENT: Final = EVENT_HEADER.lower().encode("ascii")
 
 # What went wrong at the proxy, by the reason word of its answer.
-_FAILURES: Final[dict[str, type[FetchError]]] = {
+_FAILURES: Final[Mapping[str, type[FetchError]]] = {
     "dns_error": DnsFailed,
     "dns_timeout": DnsFailed,
     "connect_failed": ConnectFailed,
@@ -113,6 +113,8 @@ def _verifies(context: ssl.SSLContext) -> bool:
 
 @attrs.frozen
 class _ProxiedFetch:
+    """A fetch by way of the proxy, with the token of one run."""
+
     proxy: Target
     token: str = attrs.field(repr=False)
     limits: FetchLimits

@@ -172,6 +172,8 @@ _PREFIXES: Final = (b"proxy-", b"egress-")
 
 
 class _Refusal(Exception):
+    """Why a head is not read on; never leaves this module."""
+
     def __init__(self, reason: HeadReason, detail: str = "") -> None:
         super().__init__(reason)
         self.refused = HeadRefused(reason=reason, detail=detail)

@@ -159,6 +159,7 @@ class Lookups:
                 del self._running[owner]
 
 
+# Of the whole process, because its threads are: who wants other shares gives their own.
 _LOOKUPS: Final = Lookups()
 
 
@@ -167,8 +168,14 @@ class SystemResolver:
 
     A look-up cannot be cancelled: a deadline ends the wait for it, not its thread. At most eight of
     one resolver run at one time, and the share of one does not wait for another's.
+
+    Args:
+        lookups: Who shares the threads out; all of the process by default.
     """
+
+    def __init__(self, lookups: Lookups | None = None) -> None:
+        self._lookups = lookups or _LOOKUPS
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         """The addresses of *host*, in the system's order of preference."""
-        return await _LOOKUPS.run(self, _system_look_up, host, port)
+        return await self._lookups.run(self, _system_look_up, host, port)

@@ -7,6 +7,7 @@ it is rebuilt from checked parts, and the original text goes no further.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final, NoReturn
 
 import attrs
@@ -18,7 +19,7 @@ __all__ = ("MAX_URL_CHARACTERS", "Target", "parse_target", "resolve_location")
 
 MAX_URL_CHARACTERS: Final = 8192  # RFC 9110 section 4.1 asks for 8,000 octets at least
 
-DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+DEFAULT_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
 
 _OUTER_WHITESPACE: Final = " \t\r\n"
 _FORBIDDEN: Final = re.compile(r"[\x00-\x1f\x7f\\]")

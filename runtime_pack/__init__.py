@@ -96,6 +96,8 @@ from runtime_pack.stores import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from egress import AddressPolicy
     from runtime_pack.host_tools import ToolFailure, catalog_tool
     from runtime_pack.policy_file import (
@@ -128,7 +130,7 @@ if TYPE_CHECKING:
     )
 
 # Loaded on first use: these bring in the web side, or a database.
-_LATER: Final = {
+_LATER: Final[Mapping[str, str]] = {
     "SubAgent": "runtime_pack.sub_agents",
     "sub_agent_tool": "runtime_pack.sub_agents",
     "CredentialSource": "runtime_pack.policy_file",

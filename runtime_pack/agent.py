@@ -61,6 +61,8 @@ def _require_tool(tool: object) -> None:
 
 
 class _AgentRuntime:
+    """A model's turns and a host's tools behind one door."""
+
     def __init__(self, model: Model, tools: tuple[CatalogTool, ...]) -> None:
         self._model = model
         self._specs = index_catalog(tool.spec for tool in tools)

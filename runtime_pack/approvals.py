@@ -423,7 +423,7 @@ class Resolution:
         }
 
 
-_OLD_WORDS: Final = {"approve": Settled.ADMITTED, "deny": Settled.DENIED}
+_OLD_WORDS: Final[Mapping[str, Settled]] = {"approve": Settled.ADMITTED, "deny": Settled.DENIED}
 
 
 def parse_resolution(request_id: str, value: object) -> Resolution:

@@ -172,6 +172,8 @@ def _tool(
 
 @attrs.frozen(kw_only=True)
 class _Parameter:
+    """A parameter of a host's function, as a schema says it and as Python takes it."""
+
     name: str
     shape: Shape
     schema: Mapping[str, Json]

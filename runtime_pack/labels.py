@@ -6,6 +6,7 @@ Joining only ever raises; nothing in this module lowers a label. Nothing here do
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -41,8 +42,12 @@ class Confidentiality(StrEnum):
     SECRET = "secret"  # noqa: S105
 
 
-_INTEGRITY_RANK: Final = {Integrity.USER: 0, Integrity.INTERNAL: 1, Integrity.EXTERNAL: 2}
-_CONFIDENTIALITY_RANK: Final = {
+_INTEGRITY_RANK: Final[Mapping[Integrity, int]] = {
+    Integrity.USER: 0,
+    Integrity.INTERNAL: 1,
+    Integrity.EXTERNAL: 2,
+}
+_CONFIDENTIALITY_RANK: Final[Mapping[Confidentiality, int]] = {
     Confidentiality.PUBLIC: 0,
     Confidentiality.WORKSPACE: 1,
     Confidentiality.SECRET: 2,

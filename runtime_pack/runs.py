@@ -105,7 +105,7 @@ class RunStatus(StrEnum):
     DAMAGED = "damaged"
 
 
-_STATUS: Final = {
+_STATUS: Final[Mapping[OutcomeKind, RunStatus]] = {
     OutcomeKind.APPROVAL_REQUIRED: RunStatus.WAITING,
     OutcomeKind.SUSPENDED: RunStatus.SUSPENDED,
     OutcomeKind.COMPLETED: RunStatus.COMPLETED,

@@ -71,7 +71,7 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-_TYPES: Final[dict[str, Callable[[object], bool]]] = {
+_TYPES: Final[Mapping[str, Callable[[object], bool]]] = {
     "object": lambda v: isinstance(v, _OBJECTS),
     "array": lambda v: isinstance(v, _ARRAYS),
     "string": lambda v: isinstance(v, str),
@@ -336,7 +336,7 @@ def _escaped(name: object) -> str:
     return str(name)[:80].replace("~", "~0").replace("/", "~1")
 
 
-_MAKERS: Final[dict[str, Callable[[object, str], _Rule]]] = {
+_MAKERS: Final[Mapping[str, Callable[[object, str], _Rule]]] = {
     "items": _items,
     "prefixItems": _prefix_items,
     "uniqueItems": _unique_items,

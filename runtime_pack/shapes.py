@@ -78,7 +78,10 @@ _SEQUENCES: Final[Mapping[object, Callable[[list[Any]], object]]] = {
 }
 _MAPPINGS: Final = (dict, collections.abc.Mapping)
 _SETS: Final = (set, frozenset, collections.abc.Set)
-_SIZES: Final = {"string": ("minLength", "maxLength"), "array": ("minItems", "maxItems")}
+_SIZES: Final[Mapping[str, tuple[str, str]]] = {
+    "string": ("minLength", "maxLength"),
+    "array": ("minItems", "maxItems"),
+}
 
 
 def strict_check(shape: Shape) -> Check:

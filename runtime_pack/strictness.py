@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -19,7 +20,7 @@ class ApprovalClass(StrEnum):
     DENY = "deny"
 
 
-_STRICTNESS: Final = {
+_STRICTNESS: Final[Mapping[ApprovalClass, int]] = {
     ApprovalClass.AUTO: 0,
     ApprovalClass.NOTIFY: 1,
     ApprovalClass.REQUEST_USER: 2,

@@ -184,6 +184,9 @@ class ScriptedModel:
         """Fail when scripted turns are left over, or more were asked for.
 
         The loop makes an error of the run out of whatever a model raises, so it is said here again.
+
+        Raises:
+            AssertionError: the script and the run do not fit.
         """
         if self._overrun:
             raise AssertionError(f"{len(self.requests)} turns were asked for: too many")
@@ -311,6 +314,9 @@ class ScriptedApprover:
         """Fail when scripted verdicts are left over, or more requests came.
 
         The guard takes whatever an approver raises as no decision, so it is said here again.
+
+        Raises:
+            AssertionError: the script and the run do not fit.
         """
         if self._overrun:
             raise AssertionError(f"{len(self.asked)} requests came: too many")

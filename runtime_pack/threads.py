@@ -34,6 +34,8 @@ class NotBegun(Exception):
 
 
 class _Stage(Enum):
+    """How far a job has got; `LEFT` is one whose caller has gone."""
+
     WAITING = auto()
     RUNNING = auto()
     LEFT = auto()
@@ -42,6 +44,8 @@ class _Stage(Enum):
 
 @attrs.define(kw_only=True, eq=False)
 class _Job:
+    """Work for a thread, and the future of the one who waits for it."""
+
     name: str
     work: Callable[[], object]
     context: contextvars.Context

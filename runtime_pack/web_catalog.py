@@ -307,6 +307,8 @@ def _now() -> datetime:
 
 
 class _WebToolRuntime:
+    """`web:search` and `web:read` in front of the runtime below."""
+
     @property
     def model_name(self) -> str | None:
         """That of the runtime below, which takes the turns."""

@@ -280,6 +280,8 @@ class _Ended:
 
 
 class _Drive:
+    """One drive of a workflow: the branches in hand, and what is due next."""
+
     def __init__(
         self,
         book: _Book,

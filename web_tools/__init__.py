@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from web_tools.arguments import (
         ReadRequest,
         Recency,
@@ -52,7 +54,7 @@ __all__ = (
     "run_search",
 )
 
-_HOMES: Final = {
+_HOMES: Final[Mapping[str, str]] = {
     "Extracted": "extract",
     "Extractor": "extract",
     "Page": "read",

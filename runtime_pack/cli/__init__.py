@@ -7,6 +7,7 @@ person, 4 suspended by a budget, 130 interrupted.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Final
 
 _INTERRUPTED: Final = 130
@@ -25,7 +26,7 @@ except KeyboardInterrupt:
 
 __all__ = ("main",)
 
-_COMMANDS: Final = {
+_COMMANDS: Final[Mapping[str, str]] = {
     "ask": "runtime_pack.cli.ask",
     "confine": "runtime_pack.cli.confine",
     "demo": "runtime_pack.cli.demo",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import attrs
@@ -13,7 +13,11 @@ from runtime_pack.events import Event, EventType
 __all__ = ("Told",)
 
 # The name of a list in a denial, and its key in a policy file.
-_KEYS: Final = {"workspace": "workspace_allow", "task": "task_allow", "run": "allow"}
+_KEYS: Final[Mapping[str, str]] = {
+    "workspace": "workspace_allow",
+    "task": "task_allow",
+    "run": "allow",
+}
 
 
 @attrs.frozen(kw_only=True)

@@ -6,7 +6,7 @@ import getpass
 import select
 import sys
 import termios
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import click
@@ -62,7 +62,7 @@ def _ask(request: ApprovalRequest) -> Decision:
     )
 
 
-_ANSWERS: Final = {"y": True, "yes": True, "n": False, "no": False, "": False}
+_ANSWERS: Final[Mapping[str, bool]] = {"y": True, "yes": True, "n": False, "no": False, "": False}
 
 
 def _confirmed(question: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -23,7 +23,7 @@ from runtime_pack.state import RunStore
 
 __all__ = ("EXIT_CODES", "Deciding", "Driven", "drive")
 
-EXIT_CODES: Final = {
+EXIT_CODES: Final[Mapping[OutcomeKind, int]] = {
     OutcomeKind.COMPLETED: 0,
     OutcomeKind.ERROR: 1,
     OutcomeKind.APPROVAL_REQUIRED: 3,

@@ -22,7 +22,7 @@ from runtime_pack.runs import RunDetails, RunStatus, RunSummary, SavedRequest
 
 __all__ = ("show_details", "show_summaries", "without_secrets")
 
-_STYLES: Final = {
+_STYLES: Final[Mapping[RunStatus, str]] = {
     RunStatus.RUNNING: "green",
     RunStatus.WAITING: "yellow",
     RunStatus.ERROR: "red",

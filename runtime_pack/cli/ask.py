@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import shlex
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -68,7 +68,7 @@ _INSTRUCTIONS: Final = (
 )
 # How `runs resume` answers what is pending: not at all.
 _LEAVE: Final = "leave"
-_CLASSES: Final = {
+_CLASSES: Final[Mapping[str, ApprovalClass]] = {
     "ask": ApprovalClass.REQUEST_USER,
     "deny": ApprovalClass.DENY,
     "auto": ApprovalClass.AUTO,

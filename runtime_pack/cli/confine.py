@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -38,7 +38,7 @@ _REFUSED: Final = 2
 _TOKEN_BYTES: Final = 32
 _STDERR_DESCRIPTOR: Final = 2
 
-_HELD_BY: Final = {
+_HELD_BY: Final[Mapping[Boundary, str]] = {
     Boundary.NAMESPACE: "an empty network namespace, with the proxy as its one way out",
     Boundary.LANDLOCK: "a Landlock domain without TCP, in which we make the connects to the proxy",
     Boundary.NONE: "NOTHING: the command can reach whatever this user can reach",

@@ -18,7 +18,7 @@ from runtime_pack.cli.policy import egress_policy, policy_option
 
 __all__ = ("command",)
 
-_CODES: Final = {
+_CODES: Final[Mapping[Verdict, int]] = {
     Verdict.ALLOW: 0,
     Verdict.DENY: 1,
     Verdict.INVALID: 1,
@@ -147,7 +147,7 @@ def _lists(**named: tuple[str, ...]) -> tuple[str, ...] | Mapping[str, Iterable[
 
 
 _WIDTH: Final = 80
-_WORDS: Final = {
+_WORDS: Final[Mapping[Outcome, str]] = {
     Outcome.PASSED: "yes",
     Outcome.REFUSED: "NO",
     Outcome.NOT_APPLICABLE: "unused",

@@ -32,7 +32,7 @@ policy_option = click.option(
 )
 
 
-_LISTS: Final = {
+_LISTS: Final[Mapping[str, str]] = {
     "entries": "--allow",
     "hosts": "--allowed-host",
     "allow_private_addresses": "--allow-private-addresses",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,7 @@ from runtime_pack.messages import clean_text
 
 __all__ = ("command",)
 
-_CODES: Final = {
+_CODES: Final[Mapping[LogStatus, int]] = {
     LogStatus.VERIFIED: 0,
     LogStatus.CHAINED: 0,
     LogStatus.TAMPERED: 1,

@@ -6,7 +6,7 @@ Adapters never ask again themselves, so that every request is counted and every 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -24,7 +24,7 @@ from runtime_pack.retries import Hold, Wait, asked_wait, next_attempt
 __all__ = ("Asking", "NotAnswered", "reported")
 
 # What a fault of the provider makes of the run; every other one is a MODEL_ERROR.
-_STOPS: Final = {
+_STOPS: Final[Mapping[ModelFault, StopCode]] = {
     ModelFault.REFUSED: StopCode.MODEL_REFUSED,
     ModelFault.CONTEXT_OVERFLOW: StopCode.CONTEXT_OVERFLOW,
 }

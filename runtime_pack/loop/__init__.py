@@ -113,6 +113,7 @@ async def run_governed_agent_loop(
         ContractError: `max_turns` is not a whole number from 0, the run is being driven already, a
             tool is offered with another definition than the runtime has, or `create_context`
             raised or made no context.
+        PriceUnknown: money is counted, and the model of the input is not in the price table.
         asyncio.CancelledError: the caller's task was cancelled; recorded, then re-raised.
     """
     entry = prepare_run(

@@ -245,7 +245,10 @@ class Feed:
         self._put(TurnStarted(step=step, attempt=attempt))
 
     def hear(self, step: str, host: Callable[[str], None] | None) -> Callable[[str], None]:
-        """See `Observer`. Pieces may come from any thread; those after the turn are dropped."""
+        """See `Observer`. Pieces may come from any thread; those after the turn are dropped.
+
+        What it gives raises ContractError for a piece that is no text.
+        """
 
         def on_delta(piece: str) -> None:
             if not isinstance(piece, str):

@@ -4,12 +4,16 @@ An adapter, and with it the policy of egress, loads when it is first asked for; 
 made.
 """
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
 
 from runtime_pack.models.extractive import ExtractiveModel
 from runtime_pack.models.gullible import GullibleModel
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from runtime_pack.models.anthropic_messages import AnthropicMessagesModel
     from runtime_pack.models.openai_chat import OpenAIChatModel
     from runtime_pack.models.openai_responses import OpenAIResponsesModel
@@ -26,7 +30,7 @@ __all__ = (
     "parse_model",
 )
 
-_LATE = {
+_LATE: Final[Mapping[str, str]] = {
     "AnthropicMessagesModel": "runtime_pack.models.anthropic_messages",
     "ModelChoice": "runtime_pack.models.select",
     "OpenAIChatModel": "runtime_pack.models.openai_chat",

@@ -35,7 +35,7 @@ from runtime_pack.wire_names import WireNames, wire_name
 
 __all__ = ("ChatPieces", "chat_messages", "chat_tools", "chat_turn")
 
-_FINISHES: Final = {
+_FINISHES: Final[Mapping[str, FinishReason]] = {
     "stop": FinishReason.STOP,
     "length": FinishReason.LENGTH,
     "tool_calls": FinishReason.TOOL_CALLS,
@@ -143,6 +143,8 @@ def _arguments(given: object) -> str | Mapping[str, Any]:
 
 @attrs.define
 class _CallPieces:
+    """The pieces of one tool call of a stream, joined as they come."""
+
     index: object
     id: str = ""
     name: str = ""

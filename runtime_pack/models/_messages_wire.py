@@ -36,7 +36,7 @@ from runtime_pack.wire_names import WireNames, wire_name
 
 __all__ = ("MessageEvents", "message_body", "message_tools", "message_turn")
 
-_REASONS: Final = {
+_REASONS: Final[Mapping[str, FinishReason]] = {
     "end_turn": FinishReason.STOP,
     "stop_sequence": FinishReason.STOP,
     "tool_use": FinishReason.TOOL_CALLS,
@@ -193,6 +193,8 @@ def _usage(usage: object) -> Usage | None:
 
 @attrs.define
 class _Block:
+    """A content block of a stream: how it starts, and its pieces."""
+
     start: Mapping[str, Any]
     pieces: list[str] = attrs.field(factory=list)
 

@@ -33,7 +33,7 @@ from runtime_pack.wire_names import WireNames, wire_name
 
 __all__ = ("FailedResponse", "ResponseEvents", "response_items", "response_tools", "response_turn")
 
-_REASONS: Final = {
+_REASONS: Final[Mapping[str, FinishReason]] = {
     "max_output_tokens": FinishReason.LENGTH,
     "content_filter": FinishReason.CONTENT_FILTER,
 }

@@ -33,7 +33,7 @@ class Provider(StrEnum):
     ANTHROPIC = "anthropic"
 
 
-_KEYS: Final = {
+_KEYS: Final[Mapping[Provider, str]] = {
     Provider.OPENAI: "OPENAI_API_KEY",
     Provider.OPENAI_CHAT: "OPENAI_API_KEY",
     Provider.OPENAI_RESPONSES: "OPENAI_API_KEY",

@@ -28,7 +28,7 @@ from runtime_pack.stores.threads import whole
 __all__ = ("DirectoryRunStore", "Disk")
 
 _SCHEMA: Final = 1
-_ENVELOPE_KEYS: Final = {"schema", "revision", "offset", "head"}
+_ENVELOPE_KEYS: Final = frozenset({"schema", "revision", "offset", "head"})
 # More than any run needs: what is read is held in memory.
 _MAX_HEAD_BYTES: Final = 1 << 28
 _MAX_ROWS_BYTES: Final = 1 << 31
@@ -169,7 +169,13 @@ class DirectoryRunStore:
         return True
 
     def read(self, run_id: str) -> SavedRun:
-        """`load` for callers that are not coroutines."""
+        """`load` for callers that are not coroutines.
+
+        Raises:
+            RunNotFound: there is none.
+            StateRefused: what is there is not a run as this class writes it.
+            StoreError: it could not be read.
+        """
         folder = self._folder(run_id)
         try:
             envelope = _read_envelope(folder)
@@ -371,6 +377,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 @attrs.frozen(kw_only=True)
 class _Envelope:
+    """What `head.json` holds: the revision, where the rows end, and the sealed head."""
+
     revision: int
     offset: int
     head: bytes

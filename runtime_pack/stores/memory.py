@@ -34,7 +34,11 @@ class MemoryRunStore:
     async def commit(
         self, run_id: str, *, expected: int, head: bytes, rows: Sequence[bytes]
     ) -> int:
-        """See `RunStore.commit`."""
+        """See `RunStore.commit`.
+
+        Raises:
+            RunConflict: as there; RunNotFound: the id cannot be one.
+        """
         with self._lock:
             found, _ = self._heads.get(checked_run_id(run_id), (0, b""))
             if found != expected:
@@ -44,7 +48,11 @@ class MemoryRunStore:
             return found + 1
 
     async def load(self, run_id: str) -> SavedRun:
-        """See `RunStore.load`."""
+        """See `RunStore.load`.
+
+        Raises:
+            RunNotFound: there is none.
+        """
         with self._lock:
             if run_id not in self._heads:
                 raise RunNotFound(run_id)
@@ -64,7 +72,11 @@ class MemoryRunStore:
             return tuple(sorted(self._heads))
 
     async def delete(self, run_id: str) -> None:
-        """See `SharedRunStore.delete`."""
+        """See `SharedRunStore.delete`.
+
+        Raises:
+            RunNotFound, RunBusy: as there.
+        """
         with self._lock:
             if run_id not in self._heads:
                 raise RunNotFound(run_id)
@@ -74,7 +86,11 @@ class MemoryRunStore:
             self._letters.pop(run_id, None)
 
     async def post(self, run_id: str, key: str, body: bytes) -> bytes:
-        """See `SharedRunStore.post`."""
+        """See `SharedRunStore.post`.
+
+        Raises:
+            RunNotFound: there is no such run.
+        """
         with self._lock:
             if run_id not in self._heads:
                 raise RunNotFound(run_id)
@@ -90,7 +106,11 @@ class MemoryRunStore:
         return len(self._letters.get(run_id, ()))
 
     async def claim(self, run_id: str) -> Claim | None:
-        """See `SharedRunStore.claim`."""
+        """See `SharedRunStore.claim`.
+
+        Raises:
+            RunNotFound: the id cannot be one.
+        """
         with self._lock:
             if checked_run_id(run_id) in self._claims:
                 return None
@@ -103,6 +123,8 @@ class MemoryRunStore:
 
 
 class _MemoryClaim:
+    """The right to drive a run of one process: its id in a set, until it is released."""
+
     def __init__(self, claims: set[str], run_id: str) -> None:
         self._claims = claims
         self._run_id: str | None = run_id

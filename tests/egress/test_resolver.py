@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -141,6 +142,20 @@ def test_a_look_up_that_hangs_keeps_no_loop_from_ending() -> None:
     for each in threading.enumerate():
         if each.name == "egress-lookup":
             each.join(5)
+
+
+def test_a_resolver_takes_threads_from_the_shares_that_it_is_given() -> None:
+    """Not from those of the process: there is no state that it has to have in common with others."""
+
+    class Counting(Lookups):
+        async def run(self, owner: Any, look_up: Any, host: str, port: int) -> Any:
+            asked.append(host)
+            return await super().run(owner, look_up, host, port)
+
+    asked: list[str] = []
+    asyncio.run(SystemResolver(Counting()).resolve("localhost", 80))
+
+    assert asked == ["localhost"]
 
 
 def test_the_system_resolver() -> None:
