@@ -103,7 +103,12 @@ class _AgentRuntime:
         handler = self._handlers.get(name)
         if handler is None:
             return refusal(CallCode.UNKNOWN_TOOL, f"There is no tool {name[:64]!r}.")
-        given = await handler(arguments, context)
+        try:
+            given = await handler(arguments, context)
+        except SystemExit:
+            # In a task it would end the host's event loop; a tool only ends its call.
+            said = "The tool failed (SystemExit)."
+            return refusal(CallCode.TOOL_ERROR, said, executed=Executed.UNKNOWN)
         if isinstance(given, ToolOutput):
             return given
         return _output(given, self._specs[name])

@@ -242,6 +242,15 @@ ToolHandler: TypeAlias = (
 """A host's coroutine: a `ToolOutput`, a string that the model sees, or any other JSON value."""
 
 
+# A tool's own code goes into the log, so it has to be a word and cannot be a page's text.
+_CODE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}\Z")
+
+
+def is_code(value: object) -> bool:
+    """Whether an output can have the value as its code."""
+    return isinstance(value, str) and _CODE.match(value) is not None
+
+
 @attrs.frozen(kw_only=True)
 class CatalogTool:
     """A host tool: what the model sees and the coroutine that runs it."""

@@ -27,7 +27,15 @@ from typing import Any, Final, overload
 import attrs
 import orjson
 
-from runtime_pack.catalog import CatalogTool, Effects, Executed, ToolHandler, ToolOutput, ToolSpec
+from runtime_pack.catalog import (
+    CatalogTool,
+    Effects,
+    Executed,
+    ToolHandler,
+    ToolOutput,
+    ToolSpec,
+    is_code,
+)
 from runtime_pack.errors import (
     AuditError,
     CallCode,
@@ -36,6 +44,7 @@ from runtime_pack.errors import (
     RuntimePackError,
 )
 from runtime_pack.fault_log import log_fault
+from runtime_pack.guard.execution import NO_THREAD
 from runtime_pack.labels import Integrity
 from runtime_pack.machine import refusal
 from runtime_pack.messages import Json, clean_text
@@ -220,6 +229,11 @@ class _Signature:
                     named[parameter.name] = value
             elif parameter.required:
                 raise Misfit(f"/{parameter.name}", "is required")
+            else:
+                # Made anew for each call: what one does to it, no other one sees.
+                named[parameter.name] = parameter.shape.structure(
+                    parameter.schema["default"], f"/{parameter.name}"
+                )
         if self.context is not None:
             named[self.context[0]] = context
         return given, named
@@ -300,6 +314,11 @@ def _default(parameter: inspect.Parameter, shape: Shape) -> Json:
         raise ContractError(parameter.name, f"the default is not JSON ({error})") from error
     if strict_check(shape)({"value": default}):
         raise ContractError(parameter.name, "the default is not of the parameter's type")
+    try:
+        shape.structure(default, "")
+    except Misfit as misfit:
+        text = f"the default is not of the parameter's type ({misfit})"
+        raise ContractError(parameter.name, text) from misfit
     return default
 
 
@@ -351,10 +370,6 @@ def _entries(lines: Sequence[str]) -> dict[str, str]:
 
 # ── running ───────────────────────────────────────────────────────────────────────────────────
 
-_NO_THREAD: Final = refusal(
-    CallCode.TIMEOUT, "No thread was free for this call in its time.", retryable=True
-)
-
 
 def _handler(
     function: Callable[..., Any], signature: _Signature, spec: ToolSpec, threads: Threads | None
@@ -402,7 +417,7 @@ def _threaded(function: Callable[..., Any], spec: ToolSpec, threads: Threads) ->
             text = f"The call did not end within {seconds:g} seconds."
             return refusal(CallCode.TIMEOUT, text, executed=Executed.UNKNOWN, retryable=True)
         except NotBegun:
-            return _NO_THREAD
+            return NO_THREAD
 
     return work
 
@@ -419,12 +434,7 @@ def _told(given: object, error: BaseException | None) -> ToolOutput | Json:
     if isinstance(error, AuditError | EmitterError):
         raise error
     if isinstance(error, ToolFailure):
-        return refusal(
-            str(error.code),
-            clean_text(error.message),
-            executed=error.executed,
-            retryable=error.retryable,
-        )
+        return _failed(error)
     if error is not None:
         log_fault("a host tool", error)
         words = plain_words(_message(error))
@@ -444,6 +454,18 @@ def _told(given: object, error: BaseException | None) -> ToolOutput | Json:
     return result
 
 
+def _failed(error: ToolFailure) -> ToolOutput:
+    """The failure as the tool told it; of a part that is of no form, what is always true."""
+    code, message = error.code, error.message
+    executed: object = error.executed
+    return refusal(
+        str(code) if is_code(code) else CallCode.TOOL_ERROR,
+        clean_text(message) if isinstance(message, str) else "The tool failed.",
+        executed=executed if isinstance(executed, Executed) else Executed.UNKNOWN,
+        retryable=error.retryable is True,
+    )
+
+
 # ── what is told ──────────────────────────────────────────────────────────────────────────────
 
 _WORDS_SHOWN: Final = 24
@@ -459,7 +481,7 @@ def _message(error: BaseException) -> str:
     try:
         return str(error)
     # The host's object: an error that cannot say what it is has only its type.
-    except Exception:  # noqa: BLE001
+    except BaseException:  # noqa: BLE001
         return ""
 
 

@@ -1,8 +1,9 @@
 """Regular expressions that cannot be made to run for ever by the text they are held against.
 
 The text is written by a model, which may have read a page. Refused are what makes the engine try
-over and over: a repeat inside a repeat, alternatives inside a repeat, references back, looks around,
-and more than two repeats without an end.
+over and over: a repeat inside a repeat, alternatives inside a repeat, references back and looks
+around; and of the rest, what could take more steps than a bound: two repeats without an end need a
+`^` before them, and each `?`, alternative and repeat with an end multiplies what is tried.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from typing import Any, Final
 __all__ = ("PatternRefused", "safe_pattern")
 
 _MAX_CHARACTERS: Final = 512
-_MAX_OPEN_REPEATS: Final = 2
+# What a pattern is held against, at most.
+_LONGEST_TEXT: Final = 2048
+# About two seconds of the engine.
+_MAX_STEPS: Final = 1 << 27
+_TOO_LONG: Final = (
+    "could be held against a long text for too long: begin it with ^, "
+    "and have fewer repeats, ? and alternatives"
+)
 # A repeat with an end is written out by the engine; a small one costs nothing to speak of.
 _MAX_REPEAT: Final = 64
 _REPEATS: Final = frozenset(
@@ -46,37 +54,66 @@ def safe_pattern(text: str) -> re.Pattern[str]:
         pattern, tree = re.compile(text), _parser.parse(text)
     except (re.error, OverflowError, RecursionError) as error:
         raise PatternRefused(f"is no regular expression ({error})") from error
-    if _open_repeats(tree, inside=False) > _MAX_OPEN_REPEATS:
-        raise PatternRefused(f"has more than {_MAX_OPEN_REPEATS} repeats without an end")
+    if _search_steps(tree, anchored=_is_anchored(tree, pattern.flags)) > _MAX_STEPS:
+        raise PatternRefused(_TOO_LONG)
     return pattern
 
 
-def _open_repeats(tree: Any, *, inside: bool) -> int:
-    count = 0
-    for operation, argument in tree:
-        if operation in _REFUSED:
-            raise PatternRefused(_REFUSED[operation])
-        if operation is _constants.BRANCH and inside:
+def _search_steps(tree: Any, *, anchored: bool) -> int:
+    """A bound on what the engine tries on the longest text."""
+    items = list(tree)
+    # What may be empty at the end never sends the engine back.
+    while items and items[-1][0] in _REPEATS and items[-1][1][0] == 0:
+        operation, argument = items.pop()
+        _step(operation, argument, 1, inside=False)
+    steps = _steps(items, 1, inside=False)
+    return _LONGEST_TEXT + steps if anchored else _LONGEST_TEXT * steps
+
+
+def _is_anchored(tree: Any, flags: int) -> bool:
+    """Whether a match starts where the text does, and nowhere else."""
+    items = list(tree)
+    if not items or items[0][0] is not _constants.AT:
+        return False
+    if items[0][1] is _constants.AT_BEGINNING:
+        return not flags & re.MULTILINE
+    return bool(items[0][1] is _constants.AT_BEGINNING_STRING)
+
+
+def _steps(items: Any, after: int, *, inside: bool) -> int:
+    """What is tried from here on, if *after* is tried behind it, in the worst case."""
+    for operation, argument in reversed(list(items)):
+        after = _step(operation, argument, after, inside=inside)
+    return after
+
+
+def _step(operation: Any, argument: Any, after: int, *, inside: bool) -> int:
+    if operation in _REFUSED:
+        raise PatternRefused(_REFUSED[operation])
+    if operation is _constants.BRANCH:
+        if inside:
             raise PatternRefused("has alternatives inside a repeat")
-        if operation in _REPEATS:
-            count += _repeat(argument, inside=inside)
-        else:
-            count += sum(_open_repeats(part, inside=inside) for part in _parts(argument))
-    return count
+        return sum(_steps(branch, after, inside=inside) for branch in argument[1])
+    if operation in _REPEATS:
+        return _repeat(argument, after, inside=inside)
+    for part in reversed(_parts(argument)):
+        after = _steps(part, after, inside=inside)
+    return after + 1
 
 
-def _repeat(argument: Any, *, inside: bool) -> int:
-    _least, most, body = argument
+def _repeat(argument: Any, after: int, *, inside: bool) -> int:
+    least, most, body = argument
     if inside:
         raise PatternRefused("has a repeat inside a repeat")
     # `x?` chooses once: what it holds may repeat.
-    if most != 1:
-        _open_repeats(body, inside=True)
     if most == 1:
-        return _open_repeats(body, inside=False)
-    if most is not _constants.MAXREPEAT and most > _MAX_REPEAT:
+        return _steps(body, after, inside=False) + (after if least == 0 else 0)
+    if most is _constants.MAXREPEAT:
+        most = _LONGEST_TEXT
+    elif most > _MAX_REPEAT:
         raise PatternRefused(f"has a repeat of more than {_MAX_REPEAT} times that has an end")
-    return 1
+    steps: int = most * _steps(body, 1, inside=True) + max(most - least + 1, 1) * after
+    return steps
 
 
 def _parts(argument: Any) -> list[Any]:

@@ -9,6 +9,7 @@ how it is laid out; it enters the events and the saved state of every run under 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import tomllib
@@ -39,6 +40,9 @@ __all__ = (
 )
 
 _MAX_FILE_BYTES: Final = 1 << 20
+_MAX_DIGITS: Final = 28
+_MAX_EXPONENT: Final = 400
+_MAX_BITS: Final = 63
 _MAX_CREDENTIAL_BYTES: Final = 1 << 16
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _CREDENTIAL: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
@@ -189,11 +193,11 @@ def parse_policy(text: str, *, name: str = "/") -> PolicyFile:
         PolicyFileRefused: it is no TOML, or something in it cannot be enforced; all of it is named.
     """
     try:
-        body = tomllib.loads(text, parse_float=Decimal)
+        body = tomllib.loads(text, parse_float=_decimal)
         canonical = orjson.dumps(_plain(body), option=orjson.OPT_SORT_KEYS)
     except tomllib.TOMLDecodeError as error:
         raise _refused(name, f"is not TOML: {error}") from error
-    except (RecursionError, TypeError) as error:
+    except (RecursionError, TypeError, ValueError, ArithmeticError) as error:
         raise _refused(name, f"is not of this form ({type(error).__name__})") from error
     digest = f"sha256:{hashlib.sha256(canonical).hexdigest()}"
     reader = _Reader()
@@ -207,6 +211,26 @@ def _refused(path: str, problem: str) -> PolicyFileRefused:
     return PolicyFileRefused((PolicyFault(path=path, problem=problem),))
 
 
+def _decimal(text: str) -> Decimal:
+    """A number with a point or an exponent, of a size that can be reckoned with.
+
+    Raises:
+        ValueError: it has more digits, or a larger or smaller exponent, than any number here.
+    """
+    value = Decimal(text)
+    if value.is_finite() and (
+        len(value.as_tuple().digits) > _MAX_DIGITS or abs(value.adjusted()) > _MAX_EXPONENT
+    ):
+        raise ValueError("a number is out of bounds")
+    return value
+
+
+def _whole(value: int) -> str:
+    if value.bit_length() > _MAX_BITS:
+        raise ValueError("a number is out of bounds")
+    return str(value)
+
+
 def _plain(value: Any) -> Json:
     """The document as JSON, for its digest: equal numbers have equal text."""
     if isinstance(value, dict):
@@ -217,7 +241,7 @@ def _plain(value: Any) -> Json:
         return {"decimal": f"{value.normalize():f}" if value.is_finite() else str(value)}
     if isinstance(value, datetime | date | time):
         return {"time": value.isoformat()}
-    return {"integer": str(value)} if type(value) is int else value
+    return {"integer": _whole(value)} if type(value) is int else value
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────
@@ -266,7 +290,7 @@ class _Reader:
             return make(*given, **named)
         except ContractError as error:
             self._fault(path, error.problem)
-        except (AllowlistError, PatternRefused, TypeError, ValueError) as error:
+        except (AllowlistError, PatternRefused, TypeError, ValueError, ArithmeticError) as error:
             self._fault(path, str(error))
         return None
 
@@ -438,7 +462,7 @@ class _Reader:
             self._fault(key, "must be a list of names")
             return
         for index, name in enumerate(value):
-            if name not in known:
+            if not isinstance(name, str) or name not in known:
                 there = ", ".join(sorted(known)) or "none"
                 self._fault(
                     f"{key}[{index}]", f"does not exist in this version; there are: {there}"
@@ -515,10 +539,11 @@ def _wanted(test: str, value: Any) -> Any:
 
 
 def _scalar(value: object) -> str | int | float | bool:
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, str | bool | int):
-        return value
+    number = float(value) if isinstance(value, Decimal) else value
+    if isinstance(number, float) and not math.isfinite(number):
+        raise ValueError("must be a number that is one")
+    if isinstance(number, str | bool | int | float):
+        return number
     raise ValueError("must be a text, a number, true or false")
 
 

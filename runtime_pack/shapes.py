@@ -39,18 +39,45 @@ class Misfit(ValueError):
 
 @attrs.frozen(kw_only=True)
 class Between:
-    """In `Annotated`: the bounds of a number, both included."""
+    """In `Annotated`: the bounds of a number, both included.
+
+    Raises:
+        ContractError: a bound is no finite number, or no number lies between them.
+    """
 
     least: float | None = None
     most: float | None = None
 
+    def __attrs_post_init__(self) -> None:
+        for bound in (self.least, self.most):
+            given: object = bound
+            is_number = isinstance(given, int | float) and not isinstance(given, bool)
+            if bound is not None and not (is_number and math.isfinite(bound)):
+                raise ContractError("Between", f"{bound!r:.40} is not a bound")
+        _refuse_crossed(self)
+
 
 @attrs.frozen(kw_only=True)
 class Sized:
-    """In `Annotated`: the bounds of a text's length in characters, or of a list's elements."""
+    """In `Annotated`: the bounds of a text's length in characters, or of a list's elements.
+
+    Raises:
+        ContractError: a bound is no whole number from 0, or no length lies between them.
+    """
 
     least: int | None = None
     most: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        for bound in (self.least, self.most):
+            if bound is not None and (type(bound) is not int or bound < 0):
+                raise ContractError("Sized", f"{bound!r:.40} is not a length")
+        _refuse_crossed(self)
+
+
+def _refuse_crossed(bounds: Between | Sized) -> None:
+    if bounds.least is not None and bounds.most is not None and bounds.least > bounds.most:
+        raise ContractError(type(bounds).__name__, f"{bounds.least} is above {bounds.most}")
 
 
 Structure: TypeAlias = Callable[[object, str], Any]

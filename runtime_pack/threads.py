@@ -20,7 +20,7 @@ import attrs
 
 from runtime_pack.errors import ContractError
 
-__all__ = ("NotBegun", "Outcome", "Threads")
+__all__ = ("CancelledBefore", "NotBegun", "Outcome", "Threads")
 
 _LOGGER: Final = logging.getLogger(__name__)
 _IDLE_SECONDS: Final = 5.0
@@ -31,6 +31,10 @@ Outcome: TypeAlias = tuple[object, BaseException | None]
 
 class NotBegun(Exception):
     """No thread was free in time; the work was not begun and will not be."""
+
+
+class CancelledBefore(asyncio.CancelledError):
+    """The caller was cancelled before a thread was free; the work was not begun and will not be."""
 
 
 class _Stage(Enum):
@@ -116,9 +120,10 @@ class Threads:
         self._submit(job)
         try:
             await asyncio.wait({job.future}, timeout=seconds)
-        except asyncio.CancelledError:
-            self._give_up(job)
-            raise
+        except asyncio.CancelledError as error:
+            if self._give_up(job):
+                raise
+            raise CancelledBefore from error
         if job.future.done():
             return job.future.result()
         if self._give_up(job):

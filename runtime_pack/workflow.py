@@ -71,9 +71,13 @@ def _aware(moment: datetime | None) -> datetime | None:
 
 
 def _name_tuple(names: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(names, str):
+    given: object = names
+    if isinstance(given, str) or not isinstance(given, Iterable):
         raise ContractError("depends_on", "is a list of names")
-    return tuple(names)
+    listed = tuple(names)
+    if not all(isinstance(name, str) for name in listed):
+        raise ContractError("depends_on", "is a list of names")
+    return listed
 
 
 @attrs.frozen(kw_only=True)
@@ -115,7 +119,8 @@ class Branch:
 
 
 def _branches(branches: Iterable[Branch]) -> tuple[Branch, ...]:
-    return tuple(branches)
+    given: object = branches
+    return tuple(branches) if isinstance(given, Iterable) else ()
 
 
 @attrs.frozen

@@ -18,6 +18,7 @@ from runtime_pack.events import Event
 from runtime_pack.fault_log import log_fault
 from runtime_pack.guard.task_run import GRACE_SECONDS, Scope, TaskRun
 from runtime_pack.machine import Outcome, OutcomeKind, Refused, budget_stop
+from runtime_pack.threads import CancelledBefore
 
 __all__ = ("Stopped", "StrayCancellation", "TimeUp", "bounded", "ending", "tell")
 
@@ -27,7 +28,14 @@ _LAST_WORD_SECONDS: Final = 5.0
 
 
 class TimeUp(Exception):
-    """The limit ran out, or the run was interrupted, before the code was done."""
+    """The limit ran out, or the run was interrupted, before the code was done.
+
+    `begun` is False when it is known that the code had not begun either.
+    """
+
+    def __init__(self, *, begun: bool = True) -> None:
+        super().__init__()
+        self.begun = begun
 
 
 class Stopped(Exception):
@@ -81,10 +89,19 @@ async def bounded(
         raise TimeUp
     # The end of a generator, raised where there is none, would close those who wait for it.
     if task.cancelled() or isinstance(task.exception(), GeneratorExit):
-        raise TimeUp if scope.stopped else StrayCancellation
+        raise TimeUp(begun=_had_begun(task)) if scope.stopped else StrayCancellation
     if scope.stopped and not _is_final(task.exception()):
         raise TimeUp
     return task.result()
+
+
+def _had_begun(task: asyncio.Task[Any]) -> bool:
+    """Whether what the task did may have begun: not if it was cancelled while it waited for a thread."""
+    try:
+        task.exception()
+    except asyncio.CancelledError as error:
+        return not isinstance(error, CancelledBefore)
+    return True
 
 
 def _is_final(error: BaseException | None) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -13,7 +12,7 @@ import orjson
 
 from runtime_pack.approvals import digest_arguments
 from runtime_pack.audit.log import AuditLog
-from runtime_pack.catalog import Citation, Executed, ToolOutput, ToolSpec
+from runtime_pack.catalog import Citation, Executed, ToolOutput, ToolSpec, is_code
 from runtime_pack.errors import AuditError, CallCode, ContractError, EmitterError
 from runtime_pack.events import Event, EventType
 from runtime_pack.fault_log import log_fault
@@ -31,6 +30,7 @@ from runtime_pack.repeats import Recorded
 __all__ = (
     "CUT",
     "NOT_BEGUN",
+    "NO_THREAD",
     "OUTCOME_UNKNOWN",
     "Execution",
     "Recorder",
@@ -49,12 +49,14 @@ CUT: Final = refusal(
 )
 """The output of a call that `cancel` or `pause` stopped."""
 
+NO_THREAD: Final = refusal(
+    CallCode.TIMEOUT, "No thread was free for this call in its time.", retryable=True
+)
+"""The output of a call that waited for a thread for as long as it may take."""
+
 OUTCOME_UNKNOWN: Final = refusal(
     CallCode.OUTCOME_UNKNOWN, "The call did not end.", executed=Executed.UNKNOWN
 )
-
-# A tool's own code goes into the log, so it has to be a word and cannot be a page's text.
-_CODE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,63}\Z")
 
 
 class Recorder:
@@ -254,13 +256,19 @@ class Execution:
         except CallWaits:
             run.wait_for_people()
             return CUT
-        except TimeUp:
-            return CUT if run.interrupt_now else _timed_out(seconds)
+        except TimeUp as up:
+            return self._cut_short(up, seconds)
         # The host's code: a tool that raises is a tool error, never the end of the run.
         except BaseException as error:  # noqa: BLE001
             log_fault(f"the tool {spec.name}", error, run=run.id)
             text = f"The tool failed ({type(error).__name__})."
             return refusal(CallCode.TOOL_ERROR, text, executed=Executed.UNKNOWN)
+
+    def _cut_short(self, up: TimeUp, seconds: float) -> ToolOutput:
+        run = self._run
+        if run.interrupt_now:
+            return CUT if up.begun or run.interrupt_resumable else NOT_BEGUN
+        return _timed_out(seconds) if up.begun else NO_THREAD
 
     def _labelled(self, output: ToolOutput, spec: ToolSpec) -> ToolOutput:
         """The output with a label no better than its tool's, fenced if it comes from outside."""
@@ -314,7 +322,7 @@ def _is_well_formed(output: ToolOutput) -> bool:
     return (
         isinstance(output.text, str)
         and isinstance(output.ok, bool)
-        and (code is None or (isinstance(code, str) and _CODE.match(code) is not None))
+        and (code is None or is_code(code))
         and isinstance(output.label, Label)
         and isinstance(output.executed, Executed)
         and isinstance(output.framed, bool)

@@ -110,6 +110,9 @@ def _compatible(named: str) -> ModelChoice:
         parse_target(url)
     except UrlRejected as error:
         raise ContractError("model", f"the server's base URL is refused: {error}") from error
+    if "?" in url or "#" in url:
+        # Paths are added at its end; a key in it would stand in logs.
+        raise ContractError("model", "the server's base URL has no query and no fragment")
     return ModelChoice(provider=Provider.OPENAI_COMPATIBLE, name=_named(name, named), url=url)
 
 

@@ -37,6 +37,7 @@ from runtime_pack import (
     ToolFailure,
     ToolMessage,
     ToolOutput,
+    ToolSpec,
     TurnInput,
     UserMessage,
     catalog_tool,
@@ -687,3 +688,123 @@ def test_a_cancelled_run_leaves_its_thread_and_ends() -> None:
     assert threads.abandoned == 1
     go.set()
     _until(lambda: threads.abandoned == 0)
+
+
+# ── what a call cannot do ─────────────────────────────────────────────────────────────────────
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), Silent()])
+def test_a_raw_handler_cannot_end_the_hosts_process(error: BaseException) -> None:
+    """Nor one that waits first: in a task of the event loop it would end the loop."""
+
+    async def handler(arguments: object, context: ExecutionContext) -> str:
+        del arguments, context
+        await asyncio.sleep(0)
+        raise error
+
+    spec = ToolSpec(name="t:raw", description="d", parameters={"type": "object"})
+    result, told = play(CatalogTool(spec=spec, handler=handler))
+
+    assert isinstance(result, Completed)
+    assert '"code":"TOOL_ERROR"' in told
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_an_error_that_cannot_be_read_is_a_tool_error(wait: bool) -> None:
+    """Reading it runs the host's code, which may do anything."""
+
+    @catalog_tool
+    async def speak() -> str:
+        """Speak."""
+        if wait:
+            await asyncio.sleep(0)
+        raise Silent
+
+    result, told = play(speak)
+
+    assert isinstance(result, Completed)
+    assert "(Silent)" in told
+
+
+@pytest.mark.parametrize("code", ["NOT A CODE\x1b[31m", "", None, 3])
+def test_a_failure_with_a_code_that_is_none_keeps_its_words(code: Any) -> None:
+    """What it says of whether anything was done is what the model is told."""
+
+    @catalog_tool
+    def pay() -> str:
+        """Pay."""
+        raise ToolFailure("the till is closed", code=code, executed=Executed.NO)
+
+    _, told = play(pay)
+
+    assert '"code":"TOOL_ERROR","executed":"no"' in told
+    assert "the till is closed" in told
+
+
+def test_a_failure_of_parts_that_are_none_is_a_tool_error() -> None:
+    """Nothing is guessed in favour of the tool."""
+
+    @catalog_tool
+    def pay() -> str:
+        """Pay."""
+        words: Any = 42
+        raise ToolFailure(words, executed=words, retryable=words)
+
+    _, told = play(pay)
+
+    assert '"executed":"unknown","retryable":false' in told
+
+
+NOTHING: list[int] = []
+HALL = [Place(name="hall")]
+
+
+def test_a_default_is_made_for_each_call_and_of_its_type() -> None:
+    """What a call does to it, no other call or run sees; a text in the schema is its enum here."""
+
+    @catalog_tool
+    def collect(
+        found: list[int] = NOTHING,
+        places: list[Place] = HALL,
+        unit: Unit = Unit.METRE,
+        height: float = 3,
+    ) -> list[str]:
+        """Collect."""
+        found.append(1)
+        places.append(places[0])
+        return [str(len(found)), str(len(places)), type(unit).__name__, repr(height)]
+
+    assert [call(collect) for _ in range(2)] == [["1", "2", "Unit", "3.0"]] * 2
+
+
+def test_a_call_whose_thread_never_began_is_told_that_nothing_was_done() -> None:
+    """By the guard's limit, which ends it at the same moment as the tool's own."""
+    threads, gate = Threads(1), threading.Event()
+
+    @catalog_tool(threads=threads, timeout_seconds=0.2)
+    def wait() -> str:
+        """Wait."""
+        gate.wait(30)
+        return "done"
+
+    async def main() -> LoopResult:
+        model = ScriptedModel([calls(("1", "wait", "{}"), ("2", "wait", "{}")), reply()])
+        run = create_agent_task_run(TaskContract())
+        return await run_governed_agent_loop(
+            runtime=run.guard_runtime(create_agent_runtime(model=model, tools=[wait])),
+            execute_turn_input=TurnInput(
+                messages=[UserMessage(text="go")], tool_catalog=[wait.spec]
+            ),
+        )
+
+    result = asyncio.run(main())
+    gate.set()
+
+    first, second = (m.text for m in result.messages if isinstance(m, ToolMessage))
+    assert '"code":"TIMEOUT","executed":"unknown"' in first
+    assert '"code":"TIMEOUT","executed":"no"' in second

@@ -350,7 +350,7 @@ class Initial:
         Unwritten, Access, Empty, Odd, Named, Initial, Picky, tuple[()], dict[int, int], set[list[int]], set[int | bool],
         set[Point], str | Colour, Point | Pair, list[int] | set[int], Literal[b"x"], Literal["red", Colour.RED],
         Annotated[int, "told", 5], Annotated[int, Sized(most=1)], Annotated[str, Between(most=1)],
-        Annotated[int, Between(most=True)], "Undefined", 5, Annotated[str | list[int], Sized(most=1)],
+        "Undefined", 5, Annotated[str | list[int], Sized(most=1)],
     ],
     ids=str,
 )  # fmt: skip
@@ -392,3 +392,21 @@ def test_either_number_stays_what_it_was(number: float) -> None:
 
     assert read == number
     assert type(read) is type(number)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bounds"),
+    [
+        *((Between, bounds) for bounds in (
+            {"least": float("nan")}, {"most": float("inf")}, {"least": 5, "most": 1},
+            {"least": True}, {"most": "3"},
+        )),
+        *((Sized, bounds) for bounds in (
+            {"least": -1}, {"most": True}, {"least": 2, "most": 1}, {"most": 1.5},
+        )),
+    ],
+)  # fmt: skip
+def test_bounds_that_nothing_lies_between_are_refused(kind: Any, bounds: dict[str, Any]) -> None:
+    """Where they are written, not when the model first calls the tool."""
+    with pytest.raises(ContractError, match=kind.__name__):
+        kind(**bounds)

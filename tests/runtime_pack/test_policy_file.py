@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
@@ -22,6 +24,7 @@ from runtime_pack import (
     MemoryRunStore,
     PolicyFile,
     PolicyFileRefused,
+    TaskContract,
     TurnInput,
     UserMessage,
     create_agent_runtime,
@@ -299,7 +302,9 @@ def test_the_policy_digest_tells_conditions_apart() -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    ["(a+)+", "(a*)*b", "(ab|a)*", "(ab|cd)+", "(.*a){11}", "a*b*c*", r"(a)\1", "(?=a)", "(?<!a)b", "(", "a" * 513, "a{1,9999}", "((a?)+)*"],
+    ["(a+)+", "(a*)*b", "(ab|a)*", "(ab|cd)+", "(.*a){11}", "a*b*c*d", r"(a)\1", "(?=a)", "(?<!a)b", "(", "a" * 513, "a{1,9999}", "((a?)+)*",
+     "a?" * 24 + "a" * 24, "(?:a|ab)" * 22 + "b", "^" + "(?:[a-z]{2}|a)" * 32 + "@", "(?:a{0,9}){2}",
+     "a{0,9}" * 9 + "b", "[a-z.]*[a-z0-9]*@evil", "a*a*b", "(?m)^a*a*b", "(?:^a*|b)a*b", "(?>a*)(?>a*)b"],
 )  # fmt: skip
 def test_patterns_that_could_run_for_ever_are_refused(pattern: str) -> None:
     """The text is the model's, and a page can write it."""
@@ -308,8 +313,10 @@ def test_patterns_that_could_run_for_ever_are_refused(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["^https://[^/]*[.]corp/", "(ann|bob)@", ".*x.*", "(a+)?b", "[0-9]{1,5}"]
-)
+    "pattern",
+    ["^https://[^/]*[.]corp/", "(ann|bob)@", ".*x.*", "(a+)?b", "[0-9]{1,5}", "a*b", "^.*,.*b$",
+     "^[a-z.]*[a-z0-9]*@evil", r"(?i)[a-z0-9.-]+@example\.com", "^(https?|ftp)://[^/]+/", r"\.pdf$"],
+)  # fmt: skip
 def test_patterns_that_are_kept_are_quick(pattern: str) -> None:
     """On the longest text that they are held against."""
     compiled = safe_pattern(pattern)
@@ -525,3 +532,88 @@ def test_a_question_is_asked_under_the_policy(tmp_path: Path, monkeypatch: Any) 
     told = json.loads(result.output)
     assert told["kind"] == "suspended"
     assert parse_policy(path.read_text()).sha256 in Path(told["audit"]["path"]).read_text()
+
+
+# ── totality ──────────────────────────────────────────────────────────────────────────────────
+
+PIECES = (
+    "a",
+    "b",
+    ".",
+    "[ab]",
+    "a?",
+    "(?:ab)?",
+    "a*",
+    "[ab]+",
+    ".*?",
+    "(?:a|ab)",
+    "[ab]{0,9}",
+    "$",
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    pieces=st.lists(st.sampled_from(PIECES), min_size=1, max_size=12),
+    start=st.sampled_from(["", "^", "(?i)"]),
+    text=st.sampled_from(["a", "ab", "aab", "b"]),
+)
+def test_no_pattern_that_is_kept_takes_long(pieces: list[str], start: str, text: str) -> None:
+    """On texts that send the engine back as often as can be; the time is that of the processor."""
+    try:
+        pattern = safe_pattern(start + "".join(pieces) + "c")
+    except PatternRefused:
+        return
+    begun = time.process_time()
+    pattern.search((text * 2048)[:2048])
+
+    assert time.process_time() - begun < 5
+
+
+NUMBERS = (
+    *("0", "1", "-1", "true", "nan", "-inf", "1.5", "1e300", "1e308", "1e400", "1e99999999"),
+    *("-1e-99999999", "9" * 30, "9" * 5000, "0x" + "f" * 5000, "9223372036854775808"),
+)
+SCALARS = st.sampled_from(
+    (*NUMBERS, "'x'", "'a*a*b'", "''", "'/a'", "'deny'", "9999-12-31T23:59:59-12:00",
+     "0001-01-01T00:00:00+12:00", "1979-05-27", "07:32:00")
+)  # fmt: skip
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda items: f"[{', '.join(items)}]"),
+        st.dictionaries(st.sampled_from(["a", "tool", "class", "when", "argument", "equals", "one_of", "matches", "env", "file", "input", "output", "label"]), inner, max_size=4)
+        .map(lambda table: "{ " + ", ".join(f"{k} = {v}" for k, v in table.items()) + " }"),
+    ),
+    max_leaves=6,
+)  # fmt: skip
+KEYS = st.sampled_from(
+    ["id", "version", "allow", "task_allow", "address", "tools", "budgets", "prices",
+     "credentials", "presets", "sinks", "x", "address.https_only", "prices.models.m",
+     *(f"budgets.{f.name}" for f in attrs.fields(TaskContract))]
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(lines=st.dictionaries(KEYS, VALUES, max_size=4), text=st.text(max_size=40))
+def test_every_text_is_a_policy_or_refused(lines: dict[str, str], text: str) -> None:
+    """Whatever stands in a file, nothing but a refusal with its places is raised."""
+    body = "".join(f"{key} = {value}\n" for key, value in lines.items())
+    for whole in (HEAD + body, body, text):
+        with contextlib.suppress(PolicyFileRefused):
+            parse_policy(whole).contract()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "presets = [[1]]", "sinks = [{ a = 1 }]", "x = 1e99999999", f"x = {'9' * 5000}", f"x = 0x{'f' * 5000}",
+        "budgets.max_duration_seconds = inf",
+        "tools = [{ tool = 'x', class = 'deny', when = { argument = '/a', equals = nan } }]",
+        "tools = [{ tool = 'x', class = 'deny', when = { argument = '/a', one_of = [1, 1e400] } }]",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_reckoned_with_is_refused(line: str) -> None:
+    """Numbers that are none or too large, moments that are none, names that are no texts."""
+    with pytest.raises(PolicyFileRefused):
+        parse_policy(HEAD + line + "\n")

@@ -939,3 +939,17 @@ class AnyWorkflow(RuleBasedStateMachine):
 
 TestAnyWorkflow = AnyWorkflow.TestCase
 TestAnyWorkflow.settings = settings(max_examples=50, stateful_step_count=8, deadline=None)
+
+
+@pytest.mark.parametrize("names", [3, [3], None, "a"])
+def test_dependencies_that_are_no_names_are_refused(names: Any) -> None:
+    """By the branch, with its field."""
+    with pytest.raises(ContractError, match="depends_on"):
+        Branch(name="b", prompt="p", depends_on=names)
+
+
+@pytest.mark.parametrize("branches", [3, None, [1]])
+def test_branches_that_are_none_are_refused(branches: Any) -> None:
+    """By the plan."""
+    with pytest.raises(ContractError, match="branches"):
+        Workflow(branches)

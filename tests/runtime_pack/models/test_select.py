@@ -241,3 +241,11 @@ def test_ask_says_why_a_model_is_not_reached(tmp_path: Path) -> None:
     assert "localhost leads to" in done.stderr
     assert "--model-allow" in done.stderr
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("end", ["?k=v", "#f", "/v1?", "/v1?key=secret#f"])
+def test_a_base_url_with_a_query_or_a_fragment_is_refused(end: str) -> None:
+    """What a path is added to has neither, and a key in it would stand in logs."""
+    with pytest.raises(ContractError, match="no query and no fragment") as refused:
+        parse_model(f"openai-compatible:m@http://127.0.0.1:8000{end}")
+    assert "secret" not in str(refused.value)
