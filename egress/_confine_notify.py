@@ -41,6 +41,7 @@ _SYS_PIDFD_GETFD: Final = 438
 _LOOPBACK: Final = "127.0.0.1"
 _MAPPED_LOOPBACK: Final = "::ffff:127.0.0.1"
 # Source: linux/in.h, linux/in6.h; the structures without what follows the address.
+_FAMILY_BYTES: Final = 2
 _SOCKADDR_IN: Final = struct.Struct("=H2s4s")
 _SOCKADDR_IN6: Final = struct.Struct("=H2sI16s")
 _SOCKADDR_AT_MOST: Final = 128
@@ -90,7 +91,10 @@ class Notification:
 
 def answer_to(address: bytes, *, port: int, allow_unix: bool) -> Answer:
     """What is done about a connect to *address*, a `struct sockaddr`. Total."""
-    family = int.from_bytes(address[:2], "little")
+    if len(address) < _FAMILY_BYTES:
+        # One byte of a family is none: the kernel has not read the other one yet.
+        return Answer.REFUSE
+    family = int.from_bytes(address[:_FAMILY_BYTES], "little")
     if family == socket.AF_UNIX and allow_unix:
         return Answer.CONTINUE
     wanted = port.to_bytes(2, "big")

@@ -239,6 +239,7 @@ def test_only_the_proxy_itself_is_connected(address: bytes, answer: Answer) -> N
     assert answer is answer_to(address, port=8080, allow_unix=False)
 
 
+@example(b"\x01", 1, True)
 @given(st.binary(max_size=130), st.integers(1, 65535), st.booleans())
 def test_any_bytes_have_an_answer_and_unix_only_on_request(
     address: bytes, port: int, allow_unix: bool
