@@ -78,6 +78,20 @@ def test_every_dependency_has_a_reason() -> None:
     assert needed == set(re.findall(r"^\| ([a-z0-9]+) \|", page, re.MULTILINE)) - {"package"}
 
 
+def test_every_dependency_of_an_extra_or_a_group_has_a_reason() -> None:
+    """The page names each, and the extra `all` is all of the others."""
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = whole["project"]["optional-dependencies"]
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    words = set(re.findall(r"[a-z0-9]+(?:-[a-z0-9]+)*", page))
+    lists = [*extras.values(), *whole["dependency-groups"].values()]
+    needed = {re.split(r"[><=~!;\[ ]", e)[0] for each in lists for e in each if isinstance(e, str)}
+
+    assert sorted(needed - words - {"agent-runtime-pack"}) == []
+    assert [f"agent-runtime-pack[{','.join(sorted(set(extras) - {'all'}))}]"] == extras["all"]
+    assert [name for name in extras if f"- `{name}`:" not in page] == []
+
+
 def _public_modules() -> list[str]:
     names = []
     for package in PACKAGES:
