@@ -24,6 +24,9 @@ __all__ = (
     "DURATION",
     "EXPIRES",
     "HARD",
+    "HIGHEST",
+    "LAST_US",
+    "LONGEST_SECONDS",
     "MICRO",
     "STEPS",
     "TOKENS",
@@ -69,8 +72,15 @@ HARD: Final = frozenset({COST, DURATION, EXPIRES, TOKENS, VIOLATIONS})
 MICRO: Final = 1_000_000
 """Micro-units in one unit of money, microseconds in a second."""
 
-# What JSON of a saved run carries; sums of a run stay far below 2**63 with it.
-_HIGHEST: Final = 2**60
+HIGHEST: Final = 2**60
+"""The highest limit: JSON of a saved run carries it, and sums of a run stay far below 2**63."""
+
+LONGEST_SECONDS: Final = 10**12
+"""The longest limit on time: as microseconds it is still a 64-bit integer."""
+
+LAST_US: Final = 253_402_300_799_999_999
+"""The calendar's last moment, in microseconds since 1970."""
+
 _DEAREST: Final = 10**6 * MICRO
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -94,13 +104,13 @@ def parse_count(path: str, value: object) -> Limit:
     """
     if value == UNLIMITED and isinstance(value, str):
         return UNLIMITED
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _HIGHEST:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= HIGHEST:
         raise ContractError(path, f"{value!r} is not a whole number from 0 or 'unlimited'")
     return value
 
 
 def parse_seconds(path: str, value: object) -> SecondsLimit:
-    """A limit on time: finite seconds from 0, or the word `unlimited`.
+    """A limit on time: seconds from 0 to 10**12, or the word `unlimited`.
 
     Raises:
         ContractError: anything else, NaN and infinity included.
@@ -109,8 +119,8 @@ def parse_seconds(path: str, value: object) -> SecondsLimit:
         return UNLIMITED
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ContractError(path, f"{value!r} is not a number of seconds or 'unlimited'")
-    if not 0 <= value < float("inf"):
-        raise ContractError(path, f"{value!r} is not a finite number of seconds from 0")
+    if not 0 <= value <= LONGEST_SECONDS:
+        raise ContractError(path, f"{value!r} is not a number of seconds from 0 to 10**12")
     return value
 
 
@@ -169,10 +179,14 @@ def parse_expiry(path: str, value: object) -> datetime:
     """The last moment of a run: a time of day with its zone.
 
     Raises:
-        ContractError: not a datetime, or one without a zone.
+        ContractError: not a datetime, one without a zone, or one that UTC has no date for.
     """
     if not isinstance(value, datetime) or value.utcoffset() is None:
         raise ContractError(path, f"{value!r} is not a datetime with a time zone")
+    try:
+        value.astimezone(UTC)
+    except OverflowError:
+        raise ContractError(path, f"{value!r} is beyond the calendar in UTC") from None
     return value
 
 

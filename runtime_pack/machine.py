@@ -649,7 +649,10 @@ def _take_turn(rules: Rules, state: Thinking, event: TurnTaken) -> Step:
                 kind=OutcomeKind.SUSPENDED, stop=attrs.evolve(stop, output_fault=event.fault)
             )
             return _end(outcome, (said,) if said.text else ())
-        outcome = Outcome(kind=OutcomeKind.SUSPENDED, stop=state.closing, text=said.text)
+        if event.cut:
+            # What there is of it is handed over, and says that it is not all.
+            stop = attrs.evolve(stop, output_fault="was cut off by its limit")
+        outcome = Outcome(kind=OutcomeKind.SUSPENDED, stop=stop, text=said.text)
         return _end(outcome, (said,) if said.text else ())
     if event.cut and not said.text:
         return _next_turn(rules, state.barren + 1, ())

@@ -157,6 +157,7 @@ class Execution:
         if short is not None:
             run.settle(step, ran=False)
             output = exhausted(short)
+            run.steps.append(record)
             self._finish(record, subject, output, begun)
             return output
         if run.audit is not None:

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import Awaitable, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import attrs
@@ -567,9 +567,7 @@ class Judge:
             label=run.label,
             reasons=verdict.reasons,
             created_at=now,
-            expires_at=_earlier(
-                None if lasts == UNLIMITED else now + timedelta(seconds=lasts), run.ends_at
-            ),
+            expires_at=_earlier(None if lasts == UNLIMITED else _after(now, lasts), run.ends_at),
             reservation=run.reservation(call.step, held.tool),
         )
         request = seal_request(run.seal, request)
@@ -703,6 +701,14 @@ async def _given(when: Predicate, arguments: Mapping[str, Json]) -> object:
 
 async def _decided(approver: Approver, request: ApprovalRequest) -> object:
     return await approver.decide(request)
+
+
+def _after(now: datetime, seconds: float) -> datetime:
+    """So many seconds later; the end of the calendar where it does not reach."""
+    try:
+        return now + timedelta(seconds=seconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
 
 
 def _earlier(first: datetime | None, second: datetime | None) -> datetime | None:

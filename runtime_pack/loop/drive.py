@@ -44,7 +44,7 @@ from runtime_pack.guard.turns import TurnResult
 from runtime_pack.ledger_limits import UNLIMITED
 from runtime_pack.letters import Letters
 from runtime_pack.loop.compacting import Compactor
-from runtime_pack.loop.granting import fresh_grants, give, has_room, is_limited, reopened
+from runtime_pack.loop.granting import fitting, fresh_grants, give, has_room, is_limited, reopened
 from runtime_pack.loop.keeper import Keeper, SaveStopped, Taken, read_rows, restored_state
 from runtime_pack.loop.post import PostBox
 from runtime_pack.loop.results import RESULTS, LoopResult, TurnInput
@@ -325,7 +325,8 @@ class Drive:
             return ()
         given = {grant.grant_id for grant in self.keeper.grants}
         fresh = (grant for grant in letters.grants if grant.grant_id not in given)
-        return tuple(grant for grant in fresh if is_limited(self.run, grant.budget))
+        limited = (grant for grant in fresh if is_limited(self.run, grant.budget))
+        return tuple(fitting(self.run, limited))
 
     async def _read_letters(self) -> None:
         """What others said while the run is driven: a wish to end it holds after the step in hand."""

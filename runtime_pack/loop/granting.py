@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 from runtime_pack.errors import ContractError, StopCode
 from runtime_pack.events import Event, EventCode
 from runtime_pack.grants import Grant
 from runtime_pack.guard import AgentTaskRun
 from runtime_pack.ledger import DURATION, EXPIRES, UNLIMITED, VIOLATIONS
+from runtime_pack.ledger_limits import HIGHEST, LAST_US, LONGEST_SECONDS, MICRO
 from runtime_pack.loop.keeper import Keeper
 from runtime_pack.machine import Ended, Outcome, State, Stop, Thinking
 
-__all__ = ("fresh_grants", "give", "has_room", "is_limited", "reopened")
+__all__ = ("fitting", "fresh_grants", "give", "has_room", "is_limited", "reopened")
 
 
 def fresh_grants(run: AgentTaskRun, held: Sequence[Grant], grants: Sequence[Grant]) -> list[Grant]:
     """The grants that the run does not have yet.
 
     Raises:
-        ContractError: one raises a budget that the run does not limit, or has the id of another one.
+        ContractError: one raises a budget that the run does not limit, or has the id of another one;
+            together they come to more than a run can hold.
     """
     known = {grant.grant_id: grant for grant in held if grant.grant_id}
     fresh: list[Grant] = []
@@ -33,7 +36,33 @@ def fresh_grants(run: AgentTaskRun, held: Sequence[Grant], grants: Sequence[Gran
             raise ContractError("grants", f"the id {grant.grant_id[:80]!r} is of another grant")
         if grant.grant_id:
             known[grant.grant_id] = grant
+    if len(fitting(run, fresh)) < len(fresh):
+        raise ContractError("grants", "come to more than the limit of a run can be")
     return fresh
+
+
+def fitting(run: AgentTaskRun, grants: Iterable[Grant]) -> list[Grant]:
+    """Those whose sums the limits of this run can hold, in order."""
+    sums: dict[str, int] = {}
+    fit: list[Grant] = []
+    for grant in grants:
+        total = sums.get(grant.budget, 0) + grant.units
+        if total <= _room(run, grant.budget):
+            sums[grant.budget] = total
+            fit.append(grant)
+    return fit
+
+
+def _room(run: AgentTaskRun, budget: str) -> float:
+    """How far a limit can be raised before a saved run or a date cannot hold it."""
+    limits = run.ledger.limits
+    if budget == DURATION:
+        return math.inf if limits.seconds == UNLIMITED else LONGEST_SECONDS - limits.seconds
+    if budget == EXPIRES:
+        ends = limits.expires_us
+        return math.inf if ends == UNLIMITED else (LAST_US - ends) // MICRO
+    limit = run.ledger.limit(budget)
+    return math.inf if limit == UNLIMITED else HIGHEST - limit
 
 
 def is_limited(run: AgentTaskRun, budget: str) -> bool:
