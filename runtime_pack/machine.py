@@ -14,6 +14,7 @@ There is no second loop: streaming, resuming and approving all go through here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -224,10 +225,36 @@ def _parse_arguments(raw: str | Mapping[str, Json]) -> tuple[Mapping[str, Json],
             parsed = None
     problem = "are not a JSON object"
     if isinstance(parsed, dict):
+        large = _large_number(raw) if isinstance(raw, str) else None
+        if large is not None:
+            text = "The arguments hold a whole number that 64 bits do not: pass it as a string."
+            details: dict[str, Json] = {"position": large}
+            return {}, refusal(CallCode.INVALID_JSON, text, retryable=True, details=details)
         if not _too_deep(parsed, raw):
             return parsed, None
         problem = f"are nested more than {_MAX_DEPTH} levels deep"
     return {}, refusal(CallCode.INVALID_JSON, f"The arguments {problem}.", retryable=True)
+
+
+# Of a valid JSON text: its strings, which are passed over, and its numbers.
+_TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|-?[0-9]+(?P<fraction>[.eE][0-9.eE+-]*)?')
+_MANY_DIGITS: Final = re.compile(r"[0-9]{19}")
+_DIGITS: Final = 20
+
+
+def _large_number(raw: str) -> int | None:
+    """Where a valid JSON text has a whole number that would be read as a rounded one."""
+    if _MANY_DIGITS.search(raw) is None:
+        return None
+    for token in _TOKEN.finditer(raw):
+        text = token[0]
+        if text[0] == '"' or token["fraction"] is not None:
+            continue
+        # So many digits need no closer look, and could not be read.
+        digits = len(text.lstrip("-"))
+        if digits > _DIGITS or not -(2**63) <= int(text) < 2**64:
+            return token.start()
+    return None
 
 
 def _too_deep(value: object, raw: str | Mapping[str, Json]) -> bool:

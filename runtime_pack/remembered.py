@@ -267,6 +267,8 @@ class Memory:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Continue from `to_json`; rules that were given to the run and are not in it stay.
 
+        Of a rule that is in both, the one with more uses counts.
+
         What was denied is told up: the run above may have been saved before it was.
 
         Raises:
@@ -276,5 +278,8 @@ class Memory:
         self._denied = {}
         for name, value in saved["denied"].items():
             self.deny(str(name), Denied(**value))
-        rules = [RememberedRule.from_json(value) for value in saved["rules"]]
-        self._rules |= {rule.rule_id: rule for rule in rules}
+        for rule in [RememberedRule.from_json(value) for value in saved["rules"]]:
+            given = self._rules.get(rule.rule_id)
+            # Other runs of the task may have used it since: what was used up stays so.
+            if given is None or given.uses < rule.uses:
+                self._rules[rule.rule_id] = rule

@@ -67,10 +67,24 @@ class _Seen:
 
 
 def fingerprint_of(tool: str, arguments: Mapping[str, Json], cosmetic: Collection[str] = ()) -> str:
-    """What two calls share that ask for the same: the tool and the arguments that matter."""
-    asked = {k: v for k, v in arguments.items() if k not in cosmetic} if cosmetic else arguments
+    """What two calls share that ask for the same: the tool and the arguments that matter.
+
+    5 and 5.0 are one number, as they are for JSON Schema.
+    """
+    asked = {k: _plain(v) for k, v in arguments.items() if k not in cosmetic}
     body = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)
     return fingerprint(tool, hashlib.sha256(body).hexdigest())
+
+
+def _plain(value: Json) -> Json:
+    """The value with every whole number as an integer, as far as JSON text can hold it."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and -(2**63) <= value < 2**64 else value
+    if isinstance(value, Mapping):
+        return {name: _plain(inside) for name, inside in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inside) for inside in value]
+    return value
 
 
 def fingerprint(tool: str, digest: str) -> str:

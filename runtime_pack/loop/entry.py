@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, NotRequired, TypedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, NotRequired, TypedDict, TypeVar
 
 import attrs
 
@@ -37,6 +37,8 @@ from runtime_pack.ports import ContextFactory, ExecutionContext, ToolRuntime
 from runtime_pack.state import RunStore, open_head
 
 __all__ = ("Entry", "ResumeOptions", "RunOptions", "call_off", "prepare_resume", "prepare_run")
+
+_Word = TypeVar("_Word", Decision, Grant)
 
 # How a run stops that could not be ended.
 _NOT_ENDED: Final = frozenset(
@@ -156,10 +158,12 @@ def prepare_resume(
     run = guarded.task_run
     if run.id != run_id and not run.is_fresh():
         raise ContractError("runtime", "its run has been used already; make a new one to resume")
-    if not all(isinstance(decision, Decision) for decision in decisions):
-        raise ContractError("decisions", "are read with `parse_decision` before they are given")
-    if not all(isinstance(grant, Grant) for grant in grants):
-        raise ContractError("grants", "are read with `parse_grant` before they are given")
+    # Each is read once: what is checked is what is followed, a generator as well.
+    decisions = _each(decisions, "decisions", Decision, "parse_decision")
+    grants = _each(grants, "grants", Grant, "parse_grant")
+    words: object = message
+    if words is not None and not isinstance(words, str):
+        raise ContractError("message", f"is a {type(words).__name__}: give the words of the user")
     if abandon and decisions:
         raise ContractError("abandon", "calls are either decided or abandoned")
 
@@ -169,11 +173,9 @@ def prepare_resume(
             # What is loaded before the claim could be of another drive's past.
             async with claimed(store, run_id):
                 drive = restore(guarded, await store.load(run_id), context, store)
-                result = await drive.take_up(
-                    tuple(decisions), message, abandon=abandon, grants=tuple(grants)
-                )
+                result = await drive.take_up(decisions, message, abandon=abandon, grants=grants)
         except RunBusy as error:
-            told = await _told_by_other(guarded, store, run_id, tuple(decisions))
+            told = await _told_by_other(guarded, store, run_id, decisions)
             return told or _refused_result(guarded, run_id, error)
         except StateRefused as error:
             return _refused_result(guarded, run_id, error)
@@ -181,6 +183,19 @@ def prepare_resume(
         return result
 
     return Entry(run, take_up)
+
+
+def _each(given: object, field: str, form: type[_Word], reader: str) -> tuple[_Word, ...]:
+    """What was given, read once.
+
+    Raises:
+        ContractError: it is no collection of that.
+    """
+    words = tuple(given) if isinstance(given, Iterable) else None
+    read = tuple(word for word in words or () if isinstance(word, form))
+    if words is None or len(read) != len(words):
+        raise ContractError(field, f"are read with `{reader}` before they are given, in a list")
+    return read
 
 
 async def _told_by_other(

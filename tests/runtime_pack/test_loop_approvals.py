@@ -28,12 +28,14 @@ from runtime_pack import (
     ToolPolicy,
     ToolRule,
     ToolRuntime,
+    Turn,
     TurnInput,
     UserMessage,
     Verdict,
     create_agent_runtime,
     create_agent_task_run,
     create_web_tool_runtime,
+    resume_governed_agent_loop,
     run_governed_agent_loop,
 )
 from runtime_pack.catalog import Effects
@@ -709,5 +711,54 @@ def test_an_admitted_call_waits_for_a_runtime_that_has_its_tool() -> None:
 
         assert told(result) == [None]
         assert result.ledger.reserved == {}
+
+    asyncio.run(scenario())
+
+
+async def taken_up(stage: Rehearsal, first: LoopResult, *script: Turn, **given: Any) -> LoopResult:
+    """As `Rehearsal.go_on`, with what is given as it is."""
+    stage.prepare(script)
+    runtime = create_agent_runtime(model=stage.model, tools=stage.shelf.tools)
+    assert stage.store is not None
+    return await resume_governed_agent_loop(
+        runtime=stage.run.guard_runtime(runtime), store=stage.store, run_id=first.run_id, **given
+    )
+
+
+def test_decisions_and_grants_may_come_from_a_generator() -> None:
+    """What is read to be checked is what is followed."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        first = await stage.play(ONE)
+        words: Any = (decide(request) for request in first.requests)
+        no_grants: Any = iter(())
+        result = await taken_up(stage, first, reply(), decisions=words, grants=no_grants)
+
+        assert isinstance(result, Completed)
+        assert stage.shelf.ran == {"t:gate": 1}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"message": 123}, {"decisions": 5}, {"decisions": "yes"}, {"grants": [1]}, {"grants": 5}],
+    ids=str,
+)
+def test_what_is_no_word_of_a_person_is_refused_before_the_run_is_taken_up(
+    given: dict[str, Any],
+) -> None:
+    """The saved run stays as it was, and can be decided."""
+
+    async def scenario() -> None:
+        stage = rehearsal()
+        first = await stage.play(ONE)
+        (field,) = given
+        with pytest.raises(ContractError, match=field):
+            await taken_up(stage, first, **given)
+        result = await stage.go_on(first, reply(), decisions=[decide(first.requests[0])])
+
+        assert isinstance(result, Completed)
 
     asyncio.run(scenario())

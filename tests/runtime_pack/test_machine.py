@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 import orjson
@@ -304,6 +305,64 @@ def test_arguments_may_be_nested_as_deep_as_can_be_kept() -> None:
 
         assert call.fault is None
         assert orjson.dumps({"a": {"b": [{"c": call.arguments}]}})
+
+
+@pytest.mark.parametrize(
+    ("raw", "position"),
+    [
+        ('{"x":18446744073709551616}', 5),
+        ('{"x": -9223372036854775809}', 6),
+        ('{"x":[1,{"y":100000000000000000000000}]}', 13),
+        ('{"x":"9999999999999999999999","y":9999999999999999999999}', 34),
+        ('{"a\\"":"\\\\","y":99999999999999999999999}', 16),
+        ('{"x":1e5,"y":2.5,"z":123456789012345678901}', 21),
+        pytest.param('{"x":' + "9" * 300 + "}", 5, id="long"),
+    ],
+)
+def test_a_whole_number_that_64_bits_do_not_hold_is_a_fault(raw: str, position: int) -> None:
+    """It would be read as a rounded one: the call would be about another number, and nobody told."""
+    call = ingest_call(ToolCall(id="a", name="t", arguments=raw), step="s", taken={})
+
+    assert call.fault is not None
+    assert call.fault.code == "INVALID_JSON"
+    assert orjson.loads(call.fault.text)["position"] == position
+    assert (call.arguments, call.raw) == ({}, raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        ('{"x":18446744073709551615}', 2**64 - 1),
+        ('{"x":-9223372036854775808}', -(2**63)),
+        ('{"x":99999999999999999999.0}', 1e20),
+        ('{"x":100000000000000000000e0}', 1e20),
+        ('{"x":0.1234567890123456789012}', 0.1234567890123456789012),
+        ('{"x":"100000000000000000000"}', "100000000000000000000"),
+        ('{"x":"a\\"100000000000000000000"}', 'a"100000000000000000000'),
+    ],
+)
+def test_every_other_number_is_read_as_it_is(raw: str, value: object) -> None:
+    """What fits, what says itself that it is a fraction or an exponent, and digits in a text."""
+    call = ingest_call(ToolCall(id="a", name="t", arguments=raw), step="s", taken={})
+
+    assert call.fault is None
+    assert call.arguments == {"x": value}
+
+
+@given(st.integers(), st.text(), st.booleans())
+def test_a_whole_number_is_read_exactly_or_not_at_all(
+    number: int, text: str, negative: bool
+) -> None:
+    """Beside any text, at any size."""
+    number = number * 10**18 * (-1 if negative else 1)
+    raw = json.dumps({text: text, "n": number})
+    call = ingest_call(ToolCall(id="a", name="t", arguments=raw), step="s", taken={})
+
+    if -(2**63) <= number < 2**64:
+        assert call.arguments["n"] == number
+        assert type(call.arguments["n"]) is int
+    else:
+        assert call.fault is not None
 
 
 @pytest.mark.parametrize("raw", [{"x": {1, 2}}, {1: "x"}, {"x": 2**70}, {"x": "\ud800"}])

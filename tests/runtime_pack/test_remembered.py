@@ -43,6 +43,7 @@ from runtime_pack.errors import StateRefused
 from runtime_pack.labels import join
 from runtime_pack.messages import Json, ToolMessage
 from runtime_pack.remembered import Asked, Denied, Memory
+from runtime_pack.repeats import fingerprint_of
 from runtime_pack.seal import check_rule, seal_rule
 from runtime_pack.testing import (
     Crash,
@@ -180,6 +181,39 @@ def test_other_arguments_are_another_call() -> None:
         assert len(people.asked) == 2
 
     asyncio.run(scenario())
+
+
+def test_a_whole_number_is_the_same_however_it_is_written() -> None:
+    """5.0 is 5, at any depth, as the tool's schema has it; 5.5, "5" and true are others."""
+
+    async def scenario() -> None:
+        people = Counting()
+        parameters: dict[str, Json] = {"type": "object", "properties": {"x": {"type": "array"}}}
+        tools = ToolShelf().add("t:gate", parameters=parameters)
+        stage = rehearsal(approver=people, shelf=tools)
+        result = await stage.play(gate(x=[{"y": 5}]), gate(x=[{"y": 5.0}]), reply())
+        assert len(people.asked) == 1
+        assert told(result) == ["DENIED_BY_PERSON"] * 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (5, 5.0, True),
+        (-0.0, 0, True),
+        (1e19, 10**19, True),
+        ([1.0, {"a": (2.0,)}], [1, {"a": [2]}], True),
+        (5, 5.5, False),
+        (1, True, False),
+        (5, "5", False),
+        (1e300, 1e301, False),
+    ],
+)
+def test_calls_that_ask_for_the_same_share_a_fingerprint(one: Any, other: Any, same: bool) -> None:
+    """Numbers by their value, and nothing else by more than it is."""
+    assert (fingerprint_of("t", {"x": one}) == fingerprint_of("t", {"x": other})) is same
 
 
 def test_a_cosmetic_argument_does_not_make_it_another_call() -> None:
@@ -566,6 +600,42 @@ def test_an_approval_holds_in_other_runs_only_if_it_was_said_so(
             assert [rule.uses for rule in stage.run.remembered] == [2]
 
     asyncio.run(scenario())
+
+
+def test_uses_in_another_run_of_the_task_do_not_go_back_when_a_run_is_taken_up() -> None:
+    """The saved run knows fewer of them than what it is given."""
+
+    async def scenario() -> None:
+        stage = rehearsal(task="t")
+        first = await remembered(stage, {"scope": "task", "max_uses": 1}, reply())
+        fresh = stage.run.remembered
+        other = rehearsal(task="t", store=MemoryRunStore(Seal(KEY)), remembered=fresh)
+        assert isinstance(await other.play(gate(x="1"), reply()), Completed)
+        stage.remembered = other.run.remembered
+        result = await stage.go_on(first, gate(x="1"), message="more")
+
+        assert isinstance(result, ApprovalRequired)
+        assert [rule.uses for rule in stage.run.remembered] == [1]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("given", "saved"), [(0, 1), (1, 0), (2, 2)])
+def test_of_a_rule_that_is_given_and_saved_the_one_with_more_uses_counts(
+    given: int, saved: int
+) -> None:
+    """Whichever is behind; neither forgets what was used up."""
+    rule = RememberedRule(
+        rule_id="r", scope=RememberScope.TASK, run="r", task="t", tool="t", tool_sha256="d",
+        fields=None, arguments={}, reasons=(), max_label=Label(), created_at=NOW,
+        expires_at=None, max_uses=5, request_id="q", decided_by="p",
+    )  # fmt: skip
+    memory, again = Memory(), Memory()
+    memory.keep(attrs.evolve(rule, uses=saved))
+    again.keep(attrs.evolve(rule, uses=given))
+    again.restore(orjson.loads(orjson.dumps(memory.to_json())))
+
+    assert [rule.uses for rule in again.rules] == [max(given, saved)]
 
 
 @pytest.mark.parametrize(
