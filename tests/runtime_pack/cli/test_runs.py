@@ -627,7 +627,7 @@ def test_an_empty_request_names_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("module", "words"),
-    [("click", []), ("runtime_pack.cli._text", []), ("runtime_pack.runs", ["runs", "list"])],
+    [("click", []), ("runtime_pack.cli._text", []), ("runtime_pack.cli.runs", ["runs", "list"])],
 )
 def test_ctrl_c_while_the_command_is_loaded_is_no_traceback(module: str, words: list[str]) -> None:
     """130, as at any other time."""
