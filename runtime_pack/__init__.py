@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from runtime_pack import runs
 from runtime_pack.agent import create_agent_runtime
 from runtime_pack.approvals import ApprovalRequest, Decision, Remember, Verdict, parse_decision
 from runtime_pack.audit import AuditLog, LogHead, Verification, verify_log
@@ -308,6 +307,8 @@ __all__ = (
 if not TYPE_CHECKING:
     # Hidden from type checkers: to them a name that is not above does not exist.
     def __getattr__(name: str) -> Any:
+        if name == "runs":
+            return importlib.import_module("runtime_pack.runs")
         module = _LATER.get(name)
         if module is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
