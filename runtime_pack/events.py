@@ -12,9 +12,10 @@ from typing import Final
 
 import attrs
 
+from runtime_pack.inner import inner
 from runtime_pack.messages import Json
 
-__all__ = ("EVENT_ROWS", "Event", "EventCode", "EventRow", "EventType", "Severity")
+__all__ = ("EVENT_ROWS", "Entry", "Event", "EventCode", "EventRow", "EventType", "Severity")
 
 
 class EventType(StrEnum):
@@ -258,3 +259,14 @@ class Event:
         if self.key:
             body["key"] = self.key
         return body
+
+
+@inner
+class Entry:
+    """An event that goes to the log and to nobody else; its fields are those of `Event`."""
+
+    code: EventCode
+    subject: Mapping[str, Json]
+    object: Mapping[str, Json]
+    decision: Mapping[str, Json] | None = None
+    key: str = ""

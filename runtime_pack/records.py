@@ -15,7 +15,7 @@ import attrs
 from runtime_pack.approvals import ApprovalRequest, Decision, digest_arguments
 from runtime_pack.catalog import TURN_TOOL, Executed, ToolOutput
 from runtime_pack.errors import ModelRequestError
-from runtime_pack.events import Event, EventCode
+from runtime_pack.events import Entry, Event, EventCode
 from runtime_pack.labels import CLEAN, Label, parse_label
 from runtime_pack.messages import Json, Turn, Usage
 from runtime_pack.remembered import RememberedRule
@@ -161,34 +161,32 @@ def step_refused(subject: Subject, record: StepRecord, reasons: tuple[str, ...] 
     )
 
 
-def step_started(subject: Subject, record: StepRecord, policy_sha256: str) -> Event:
+def step_started(subject: Subject, record: StepRecord, policy_sha256: str) -> Entry:
     """An admitted call, before it runs."""
-    return Event(
-        code=EventCode.STP001A,
-        subject=subject,
-        object={"tool": record.tool, "args_sha256": record.args_sha256},
-        decision={"action": "allow", "policy_sha256": policy_sha256},
-        key=record.key,
+    return Entry(
+        EventCode.STP001A,
+        subject,
+        {"tool": record.tool, "args_sha256": record.args_sha256},
+        {"action": "allow", "policy_sha256": policy_sha256},
+        record.key,
     )
 
 
-def step_finished(subject: Subject, record: StepRecord, output: ToolOutput) -> Event:
+def step_finished(subject: Subject, record: StepRecord, output: ToolOutput) -> Entry:
     """A call that ended, well or not."""
-    return Event(
-        code=EventCode.STP002O if output.ok else EventCode.STP003E,
-        subject=subject,
-        object={
-            "tool": record.tool,
-            "ok": output.ok,
-            "code": output.code,
-            "executed": output.executed,
-            "output_sha256": digest_text(output.text),
-            "characters": len(output.text),
-            "elapsed_us": record.elapsed_us,
-            **_spending(record),
-        },
-        key=f"{record.key}:finished",
-    )
+    body: dict[str, Json] = {
+        "tool": record.tool,
+        "ok": output.ok,
+        "code": output.code,
+        "executed": str(output.executed),
+        "output_sha256": digest_text(output.text),
+        "characters": len(output.text),
+        "elapsed_us": record.elapsed_us,
+    }
+    if record.cost or record.estimated or record.cached_input_tokens:
+        body |= _spending(record)
+    code = EventCode.STP002O if output.ok else EventCode.STP003E
+    return Entry(code, subject, body, None, f"{record.key}:finished")
 
 
 def call_notified(subject: Subject, tool: str, args_sha256: str, reasons: tuple[str, ...]) -> Event:
@@ -277,14 +275,10 @@ def _request(request: ApprovalRequest) -> dict[str, Json]:
     }
 
 
-def turn_started(subject: Subject, step: str, messages: int, tools: int) -> Event:
+def turn_started(subject: Subject, step: str, messages: int, tools: int) -> Entry:
     """A turn that is about to be asked for."""
-    return Event(
-        code=EventCode.TRN001O,
-        subject=subject,
-        object={"messages": messages, "tools": tools},
-        key=step,
-    )
+    body: dict[str, Json] = {"messages": messages, "tools": tools}
+    return Entry(EventCode.TRN001O, subject, body, None, step)
 
 
 def turn_retried(
@@ -332,20 +326,18 @@ def turn_record(
     )
 
 
-def turn_finished(subject: Subject, record: StepRecord, turn: Turn | None) -> Event:
+def turn_finished(subject: Subject, record: StepRecord, turn: Turn | None) -> Entry:
     """A turn that came, or did not."""
-    return Event(
-        code=EventCode.TRN003E if turn is None else EventCode.TRN002O,
-        subject=subject,
-        object={
-            "status": None if turn is None else turn.status,
-            "finish": None if turn is None else turn.finish,
-            "calls": 0 if turn is None else len(turn.calls),
-            "code": record.code,
-            "elapsed_us": record.elapsed_us,
-            "input_tokens": record.input_tokens,
-            "output_tokens": record.output_tokens,
-            **_spending(record),
-        },
-        key=f"{record.step}:finished",
-    )
+    body: dict[str, Json] = {
+        "status": None if turn is None else str(turn.status),
+        "finish": None if turn is None else str(turn.finish),
+        "calls": 0 if turn is None else len(turn.calls),
+        "code": record.code,
+        "elapsed_us": record.elapsed_us,
+        "input_tokens": record.input_tokens,
+        "output_tokens": record.output_tokens,
+    }
+    if record.cost or record.estimated or record.cached_input_tokens:
+        body |= _spending(record)
+    code = EventCode.TRN003E if turn is None else EventCode.TRN002O
+    return Entry(code, subject, body, None, f"{record.step}:finished")

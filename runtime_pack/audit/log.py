@@ -23,7 +23,7 @@ import orjson
 
 from runtime_pack.audit.verify import LogHead, LogStatus, verify_lines
 from runtime_pack.errors import AuditError, LogLocked
-from runtime_pack.events import EVENT_ROWS, Event, EventCode
+from runtime_pack.events import EVENT_ROWS, Entry, Event, EventCode
 from runtime_pack.messages import Json
 
 __all__ = ("AuditLog",)
@@ -124,7 +124,7 @@ class AuditLog:
         """The last line taken, written or not."""
         return LogHead(self._seq, self._prev)
 
-    def append(self, event: Event) -> None:
+    def append(self, event: Event | Entry) -> None:
         """Take one event into the chain; it is in the file after the next `flush`.
 
         Raises:
@@ -136,7 +136,7 @@ class AuditLog:
                 raise AuditError("an event holds a float: use whole numbers of a smaller unit")
         self.take(event)
 
-    def take(self, event: Event) -> None:
+    def take(self, event: Event | Entry) -> None:
         """`append` for events that hold no float by their making, as those of `records` do.
 
         Raises:
@@ -168,7 +168,10 @@ class AuditLog:
 
     def _timestamp(self) -> str:
         """RFC 3339, UTC, microseconds."""
-        second, microsecond = self._time()
+        if self._now is None:
+            second, microsecond = divmod(time.time_ns() // 1000, _MICROSECONDS)
+        else:
+            second, microsecond = self._time()
         if second != self._second:
             utc = datetime.fromtimestamp(second, UTC)
             self._second, self._prefix = second, utc.strftime("%Y-%m-%dT%H:%M:%S.")

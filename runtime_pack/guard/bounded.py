@@ -84,6 +84,8 @@ async def bounded(
             await _ended(run, scope, task)
     finally:
         run.forget(scope)
+    if not scope.stopped and task.done() and not task.cancelled() and task.exception() is None:
+        return task.result()
     if not task.done():
         run.abandon(task)
         raise TimeUp

@@ -49,7 +49,9 @@ else:
     class _Eager(_PyTask):
         def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T]) -> None:
             # Not that of the task: it would leave the first step to the loop.
-            _PyFuture.__init__(self, loop=loop)
+            if loop.get_debug():
+                _PyFuture.__init__(self, loop=loop)
+            self._loop, self._callbacks = loop, []
             self._name = "eager"
             self._num_cancels_requested = 0
             self._must_cancel = False

@@ -24,7 +24,7 @@ from runtime_pack.audit.log import AuditLog
 from runtime_pack.audit.verify import LogHead
 from runtime_pack.catalog import ToolSpec
 from runtime_pack.errors import ContractError, StopCode
-from runtime_pack.events import Event, EventType
+from runtime_pack.events import Entry, Event, EventType
 from runtime_pack.guard.eager import started
 from runtime_pack.guard.meter import Meter
 from runtime_pack.guard.observer import Observer
@@ -70,6 +70,7 @@ _SHORTEST_ALARM_SECONDS: Final = 0.01
 _LOGGER: Final = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+_E = TypeVar("_E", Event, Entry)
 
 GRACE_SECONDS: Final = 1.0
 """How long code that was told to stop may take before the run goes on without it."""
@@ -587,6 +588,15 @@ class TaskRun:
         if violation and self.observer is not None:
             self.observer.violation(event)
 
+    def enter_in_log(self, entry: Entry) -> None:
+        """Write an entry of the run's own to the log, which holds no float by its making.
+
+        Raises:
+            AuditError: the log could not take it.
+        """
+        if self.audit is not None:
+            self.audit.take(self.under_policy(entry))
+
     def record_late(self, event: Event) -> None:
         """Write a violation of a call that has ended already: the log gets it, the run is as it was.
 
@@ -597,7 +607,7 @@ class TaskRun:
             self.audit.append(self.under_policy(event))
             self.audit.flush()
 
-    def under_policy(self, event: Event) -> Event:
+    def under_policy(self, event: _E) -> _E:
         """The event with the policy file that its decision was made under, if there is one."""
         if self.policy is None or event.decision is None:
             return event

@@ -856,7 +856,8 @@ class Drive:
         )
         run.settle(slot.step)
         run.steps.append(record)
-        run.record(step_finished(run.subject(slot.step, slot.call.id), record, OUTCOME_UNKNOWN))
+        subject = run.subject(slot.step, slot.call.id)
+        run.enter_in_log(step_finished(subject, record, OUTCOME_UNKNOWN))
         return Refused(output=OUTCOME_UNKNOWN)
 
     async def _execute(self, slots: tuple[Slot, ...]) -> MachineEvent:
