@@ -347,7 +347,9 @@ class Ledger:
     def remaining_seconds(self, now: float) -> float:
         """Seconds left, of activity or until the last moment: infinite when unlimited, from 0."""
         if self._activities:
-            return max(0.0, min(self._deadline, self._end) - now)
+            # Twice a call: comparisons are cheaper than `min` and `max`.
+            ends = min(self._end, self._deadline)
+            return ends - now if ends > now else 0.0
         return max(0.0, min(self._allowed() - self._active, self._end - now))
 
     def _allowed(self) -> float:

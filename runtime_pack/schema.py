@@ -168,13 +168,17 @@ def _type(value: object, path: str) -> tuple[Callable[[object], bool], str]:
 
 def _object_rule(schema: Mapping[str, object], path: str) -> _Rule:
     properties, required = _members(schema, path)
+    needed = frozenset(required)
     rules = {name: _compile(sub, f"{path}/properties/{name}") for name, sub in properties.items()}
     rest = _rest(schema, path)
 
     def run(item: object, at: _At, faults: list[ArgumentFault]) -> None:
         if not isinstance(item, _OBJECTS):
             return
-        faults.extend(_fault((at, name), "is required") for name in required if name not in item)
+        if not needed <= item.keys():
+            faults.extend(
+                _fault((at, name), "is required") for name in required if name not in item
+            )
         for name, value in item.items():
             rule = rules.get(name, rest)
             if rule is None:

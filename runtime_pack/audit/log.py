@@ -53,6 +53,7 @@ class AuditLog:
         self._now = now
         self._buffer: list[bytes] = []
         self._failed = False
+        self._written = 0
         # Later writers sort after earlier ones, and the lines of one by number: ids are time-ordered.
         self._writer = f"{self._time()[0]:010x}{secrets.token_hex(4)}"
         self._second = -1
@@ -124,7 +125,7 @@ class AuditLog:
         """The last line taken, written or not."""
         return LogHead(self._seq, self._prev)
 
-    def append(self, event: Event | Entry) -> None:
+    def append(self, event: Event) -> None:
         """Take one event into the chain; it is in the file after the next `flush`.
 
         Raises:
@@ -188,9 +189,12 @@ class AuditLog:
         """Write what was taken, in one write.
 
         Raises:
-            AuditError: the write failed or was short; the log takes no more lines.
+            AuditError: the write failed or was short, this one or an earlier one; the log takes no
+                more lines.
         """
         if not self._buffer:
+            if self._failed:
+                raise AuditError("the log is closed or has failed")
             return
         block = b"\n".join(self._buffer) + b"\n"
         self._buffer.clear()
@@ -202,6 +206,20 @@ class AuditLog:
         if written != len(block):
             self._failed = True
             raise AuditError("the log was written only in part (is the disk full?)")
+        self._written = self._seq
+
+    def mark(self) -> int:
+        """The number of the last line taken, for `flush_to`."""
+        return self._seq
+
+    def flush_to(self, mark: int) -> None:
+        """`flush`, unless the line of that number is in the file already.
+
+        Raises:
+            AuditError: as for `flush`.
+        """
+        if self._written < mark:
+            self.flush()
 
     def sync(self) -> None:
         """Flush, and wait until the data is on the disk.

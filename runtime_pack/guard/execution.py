@@ -161,7 +161,7 @@ class Execution:
             self._finish(record, subject, output, begun)
             return output
         if run.audit is not None:
-            self._announce(run.audit, record, subject)
+            self._announce(run.audit, record, subject, at_once=not beside)
         run.steps.append(record)
         if run.observer is not None:
             run.observer.call_started(record)
@@ -214,10 +214,13 @@ class Execution:
             attempt=attempt,
         )
 
-    def _announce(self, audit: AuditLog, record: StepRecord, subject: Subject) -> None:
+    def _announce(
+        self, audit: AuditLog, record: StepRecord, subject: Subject, *, at_once: bool
+    ) -> None:
         run = self._run
         audit.take(run.under_policy(step_started(subject, record, run.policy_sha256)))
-        audit.flush()
+        if at_once:
+            audit.flush()
 
     def _finish(
         self, record: StepRecord, subject: Subject, output: ToolOutput, begun: float
@@ -243,7 +246,11 @@ class Execution:
     ) -> ToolOutput:
         run = self._run
         if beside:
+            mark = 0 if run.audit is None else run.audit.mark()
             await asyncio.sleep(0)
+            # One write for all that start together; the first of them makes it.
+            if run.audit is not None:
+                run.audit.flush_to(mark)
         if run.interrupt_now:
             return CUT
         arguments = orjson.loads(held.arguments)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -610,6 +611,9 @@ class Drive:
             for command in step.commands:
                 if isinstance(command, Finish):
                     return command.outcome
+                if isinstance(command, Commit):
+                    self.keeper.commit(command.messages)
+                    continue
                 observer = run.observer
                 if observer is not None and observer.is_full():
                     await self._wait_for(observer)
@@ -683,9 +687,6 @@ class Drive:
                 return await self._classify(calls)
             case Execute(slots=slots):
                 return await self._execute(slots)
-            case Commit(messages=messages):
-                self.keeper.commit(messages)
-                return None
             case Readmit(slots=slots):
                 return await self._readmit(slots)
             case AskPeople(requests=requests):
@@ -693,8 +694,8 @@ class Drive:
             case Withdraw(slots=slots):
                 await self._withdraw(slots)
                 return None
-            case Finish(outcome=outcome):
-                return Interrupted(outcome=outcome, resumable=True)
+            case Commit() | Finish():
+                raise ContractError("machine", "nothing is awaited for this command")
 
     async def _ask_model(self, *, final: bool) -> MachineEvent:
         if self.compactor is None:
@@ -879,15 +880,17 @@ class Drive:
 
     async def _run_together(self, slots: tuple[Slot, ...]) -> dict[str, ToolMessage]:
         """Run calls at the same time, as many as the contract lets; none is stopped by another."""
-        gate = asyncio.Semaphore(self.run.contract.max_parallel)
+        most = self.run.contract.max_parallel
+        gate = asyncio.Semaphore(most)
 
-        async def one(slot: Slot) -> ToolMessage:
+        async def queued(slot: Slot) -> ToolMessage:
             async with gate:
                 return await self._run_slot(slot, beside=True)
 
+        begin = partial(self._run_slot, beside=True) if len(slots) <= most else queued
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = {slot.step: group.create_task(one(slot)) for slot in slots}
+                tasks = {slot.step: group.create_task(begin(slot)) for slot in slots}
         except ExceptionGroup as errors:
             broken, others = errors.split((AuditError, EmitterError, StoreError))
             if broken is None or others is not None:

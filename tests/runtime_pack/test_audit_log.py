@@ -271,6 +271,14 @@ def test_a_closed_log_takes_nothing(tmp_path: Path) -> None:
         log.append(event())
 
 
+def test_a_log_that_failed_has_not_flushed_what_comes_later(tmp_path: Path) -> None:
+    """Whoever flushes after the failure is told, even where nothing of its own was waiting."""
+    log = AuditLog(tmp_path / "log")
+    log.close()
+    with pytest.raises(AuditError):
+        log.flush()
+
+
 @pytest.mark.parametrize("value", [1.0, [1, 2.5], {"a": {"b": 0.1}}, float("nan")])
 def test_no_float_enters_a_line(tmp_path: Path, value: Json) -> None:
     """Its digits differ between languages, and so would the bytes that are hashed."""
@@ -298,23 +306,28 @@ FULL_DISK = """
     from pathlib import Path
     from runtime_pack import AuditLog, TaskContract
     from runtime_pack.testing import Rehearsal, ToolShelf, calls, reply
-    path, limit = Path(sys.argv[1]), int(sys.argv[2])
+    path, limit, asked = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     audit = AuditLog(path)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + limit, resource.RLIM_INFINITY))
     stage = Rehearsal(shelf=ToolShelf().add("t:echo"), audit=audit)
-    stage.prepare([calls(("a", "t:echo", "{}")), reply()])
+    batch = [(f"a{n}", "t:echo", f'{{"x": "{n}"}}') for n in range(asked)]
+    stage.prepare([calls(*batch), reply()])
     result = asyncio.run(stage.start())
     print(result.kind, result.stop and result.stop.code, stage.shelf.ran["t:echo"], len(stage.model.requests))
 """
 
 
-def test_a_full_disk_stops_the_run_before_the_tool(tmp_path: Path) -> None:
-    """At every limit of the file, nothing has run whose `started` is not in it; the rest verifies."""
+@pytest.mark.parametrize(("asked", "most"), [(1, 2400), (3, 4800)], ids=["alone", "in a batch"])
+def test_a_full_disk_stops_the_run_before_the_tool(tmp_path: Path, asked: int, most: int) -> None:
+    """At every limit of the file, nothing has run whose `started` is not in it; the rest verifies.
+
+    Calls that start together are written together: when that fails, none of them is made.
+    """
     ran = set()
-    for limit in range(0, 2400, 300):
+    for limit in range(0, most, most // 8):
         path = tmp_path / f"log-{limit}"
         child = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(path), str(limit)],
+            [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(path), str(limit), str(asked)],
             capture_output=True,
             text=True,
             check=False,
@@ -330,7 +343,7 @@ def test_a_full_disk_stops_the_run_before_the_tool(tmp_path: Path) -> None:
             ran.add(int(tools))
         whole = content[: content.rfind(b"\n") + 1].splitlines()
         assert verify_lines(whole).status is LogStatus.OPEN
-    assert ran == {0, 1}
+    assert ran == {0, asked}
 
 
 sentinels = st.sampled_from(
