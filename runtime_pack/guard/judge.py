@@ -511,7 +511,7 @@ class Judge:
         )
         run.steps.append(record)
         if begun:
-            run.record(step_finished(run.subject(call.step, call.call.id), record, output))
+            run.enter_in_log(step_finished(run.subject(call.step, call.call.id), record, output))
         event = step_refused(run.subject(call.step, call.call.id), record, reasons)
         run.record(event)
         refused = Refused(output=output, shortfall=short)
