@@ -10,8 +10,8 @@ LOCK := .ci/lock.txt
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 PACKAGES := runtime_pack web_tools egress citations
-# Set to nothing to see the tests one after the other.
-SPREAD ?= --numprocesses=auto --dist=worksteal
+# More workers than cores: many tests wait. Set to nothing to see them one after the other.
+SPREAD ?= --numprocesses=4 --dist=worksteal
 CODE := $(PACKAGES) tests benchmarks examples .ci
 
 .PHONY: help install demo test check format lint types imports docs wheel bench clean

@@ -2,7 +2,7 @@
 
 The suite is copied out of the checkout, so that what is imported is the wheel and not the tree.
 The interpreter that runs this runs all of it; every other one of 3.11, 3.12 and 3.13 that is found
-gets its own environment and runs what does not start processes of its own. Each uses all cores, one
+gets its own environment and runs what does not start processes of its own. They come one
 after the other; what one printed is shown when it has ended.
 """
 
@@ -18,7 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / ".ci" / "lock.txt"
 VERSIONS = ((3, 11), (3, 12), (3, 13))
-SPREAD = ("--numprocesses=auto", "--dist=worksteal")
+# More workers than cores: many tests wait.
+SPREAD = ("--numprocesses=4", "--dist=worksteal")
 # Started as commands, these say the same on every interpreter and take most of the time.
 OF_THE_FIRST = (
     "tests/docs",
