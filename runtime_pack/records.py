@@ -189,14 +189,16 @@ def step_finished(subject: Subject, record: StepRecord, output: ToolOutput) -> E
     return Entry(code, subject, body, None, f"{record.key}:finished")
 
 
-def call_notified(subject: Subject, tool: str, args_sha256: str, reasons: tuple[str, ...]) -> Event:
-    """A call that the host is told of before it runs."""
+def call_notified(
+    subject: Subject, tool: str, args_sha256: str, reasons: tuple[str, ...], times: int = 1
+) -> Event:
+    """A call that the host is told of before it runs; *times* with this one."""
     return Event(
         code=EventCode.APR005O,
         subject=subject,
         object={"tool": tool, "args_sha256": args_sha256},
         decision={"action": "notify", "reasons": list(reasons)},
-        key=f"{subject['step']}:notify",
+        key=f"{subject['step']}:notify" + ("" if times == 1 else f":{times}"),
     )
 
 

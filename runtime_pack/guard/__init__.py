@@ -204,6 +204,7 @@ class GuardedRuntime:
         self.hold_again = self._judge.hold_again
         self.refuse = self._judge.refuse
         self.take_back = self._judge.take_back
+        self.reconsider = self._judge.reconsider
         self.rule = self._judge.rule
         self.decide = self._judge.decide
         self.definition = self._judge.definition

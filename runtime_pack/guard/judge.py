@@ -31,7 +31,7 @@ from runtime_pack.fault_log import log_fault
 from runtime_pack.guard.bounded import Stopped, TimeUp, bounded, ending, tell
 from runtime_pack.guard.execution import call_context, checked_output, exhausted
 from runtime_pack.guard.recall import Recall
-from runtime_pack.guard.task_run import Held, TaskRun
+from runtime_pack.guard.task_run import Held, TaskRun, Told
 from runtime_pack.ledger import UNLIMITED, Shortfall
 from runtime_pack.machine import (
     Admission,
@@ -455,7 +455,7 @@ class Judge:
         return self._rules[name]
 
     async def _notify(self, call: IngestedCall, verdict: ClassVerdict) -> None:
-        """Tell the host of a held call before it runs.
+        """Tell the host of a held call before it runs, unless an earlier drive has: once is enough.
 
         Raises:
             AuditError: the log could not take it; the call does not run.
@@ -463,11 +463,17 @@ class Judge:
             Stopped: the run ended before the host was told.
         """
         run, held = self._run, self._run.held[call.step]
+        told = run.told.get(call.step)
+        said = digest_text(f"{held.begun} {held.args_sha256} {verdict.reasons!r}")
+        if told is not None and told.said == said:
+            return
+        times = 1 if told is None else told.times + 1
         subject = run.subject(call.step, call.call.id)
-        event = call_notified(subject, held.tool, held.args_sha256, verdict.reasons)
+        event = call_notified(subject, held.tool, held.args_sha256, verdict.reasons, times)
         run.record(event)
         run.flush()
         await tell(run, event)
+        run.told[call.step] = Told(times=times, said=said)
 
     async def refuse(self, call: IngestedCall, output: ToolOutput) -> Refused:
         """Refuse a call for a reason that is not the judge's own. A step that it held is given back.
@@ -660,6 +666,32 @@ class Judge:
         self._recall.remember(request, decision, arguments)
         admitted = self._admitted(step, asked)
         return admitted if arguments == call.arguments else Admitted(call=asked)
+
+    async def reconsider(
+        self, call: ToolCall, request: ApprovalRequest, offered: Mapping[str, ToolSpec]
+    ) -> Admission | None:
+        """What a worse context makes of a call before a person is shown it; None: the request stands.
+
+        Nobody is asked about what the policy denies by now, or without a reason that there is by now.
+
+        Raises:
+            AuditError: the log could not take the record.
+            EmitterError: the host's emitter raised.
+            Stopped: the run ended before the call was judged.
+        """
+        run, step, spec = self._run, request.step, offered.get(request.tool)
+        if spec is None or run.label == request.label:
+            return None
+        ingested = _again(step, call)
+        verdict = await self._class_of(spec, request.arguments)
+        if verdict.approval_class is ApprovalClass.DENY:
+            return await self._refuse(ingested, _denied(verdict), reasons=verdict.reasons)
+        asks = verdict.approval_class is ApprovalClass.REQUEST_USER
+        unseen = request.unseen(verdict.reasons) if asks else ()
+        if not unseen:
+            return None
+        verdict = attrs.evolve(verdict, reasons=(*request.reasons, *unseen))
+        return self._ask(ingested, run.held[step], spec, verdict)
 
     async def _ruling(
         self,

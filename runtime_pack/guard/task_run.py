@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Coroutine, Generator, Mapping
 from datetime import datetime
 from functools import partial
 from types import CoroutineType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import attrs
 
@@ -63,7 +63,7 @@ from runtime_pack.remembered import Memory
 from runtime_pack.repeats import Repeats
 from runtime_pack.seal import Seal
 
-__all__ = ("GRACE_SECONDS", "Held", "TaskRun", "checked_id")
+__all__ = ("GRACE_SECONDS", "Held", "TaskRun", "Told", "checked_id")
 
 _MODES: Final = ("now", "after_step")
 _SHORTEST_ALARM_SECONDS: Final = 0.01
@@ -90,6 +90,30 @@ class Held:
     ready: bool
     context: ExecutionContext | None = None
     begun: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class Told:
+    """How often the host was told of a held call, and a digest of what it was told last."""
+
+    times: int
+    said: str
+
+    def to_json(self) -> dict[str, Json]:
+        """For saved runs: a call that waits in a queue may be taken up by another drive."""
+        return {"times": self.times, "said": self.said}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> Self:
+        """Read the stored form.
+
+        Raises:
+            KeyError, ValueError: not of that form.
+        """
+        times = value["times"]
+        if isinstance(times, bool) or not isinstance(times, int) or times < 1:
+            raise ValueError("times is a count")
+        return cls(times=times, said=str(value["said"]))
 
 
 class Scope:
@@ -253,6 +277,8 @@ class TaskRun:
         self.policy_sha256 = contract.tool_policy.sha256
         self.policy = None if contract.policy is None else contract.policy.to_json()
         self.held: dict[str, Held] = {}
+        # Of the held steps, those that the host was told of.
+        self.told: dict[str, Told] = {}
         # How many runs stand above this one and the id of the next, its sub-runs that are open by the step that each is,
         # and what was decided about their requests.
         self.depth = 0
@@ -260,8 +286,7 @@ class TaskRun:
         self.sub_runs: dict[str, SubRun] = {}
         self.brought: dict[str, Decision] = {}
         self.observer: Observer | None = None
-        self.repeats = Repeats()
-        self.memory = Memory()
+        self.repeats, self.memory = Repeats(), Memory()
         self._scopes: set[Scope] = set()
         self._abandoned: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -510,6 +535,7 @@ class TaskRun:
     def settle(self, step: str, *, ran: bool = True) -> int:
         """The held step is over: what it cost, in micro-units. A tool that was not called is free."""
         self.ledger.settle(*step_buckets(self.held.pop(step).tool))
+        self.told.pop(step, None)
         if step not in self.step_costs:
             return 0
         cost = self.step_costs.pop(step)
@@ -527,6 +553,7 @@ class TaskRun:
             self.settle(step, ran=False)
         elif held is not None:
             del self.held[step]
+            self.told.pop(step, None)
             self.ledger.release(*step_buckets(held.tool))
             if step in self.step_costs:
                 self.ledger.release_amounts({COST: self.step_costs.pop(step)})

@@ -949,8 +949,10 @@ class Drive:
             self.run.drop(step)
 
     async def _ask_people(self, requests: tuple[ApprovalRequest, ...]) -> MachineEvent:
+        admissions = await self._reconsidered(requests)
+        if admissions:
+            return self._ruled(admissions)
         await self._save()
-        admissions: dict[str, Admission] = {}
         slots = self._pending()
         for request in requests:
             decision = await self._decision(request)
@@ -970,6 +972,36 @@ class Drive:
                 admission = stop.refused
             admissions[slot.step] = admission
             self.keeper.resolve(_resolution(decision, admission))
+        return self._ruled(admissions)
+
+    async def _reconsidered(self, requests: tuple[ApprovalRequest, ...]) -> dict[str, Admission]:
+        """The new word on calls whose context became worse before a person is shown them.
+
+        What a person has decided is judged with the decision.
+
+        Raises:
+            AuditError: the log could not take it.
+            EmitterError: the host's emitter raised.
+        """
+        slots, admissions = self._pending(), dict[str, Admission]()
+        for request in requests:
+            if request.request_id in self.decisions:
+                continue
+            call = slots[request.request_id].call
+            stopped = False
+            try:
+                admission = await self.guarded.reconsider(call, request, self.offered)
+            except Stopped as stop:
+                self._stop_for(stop)
+                admission, stopped = stop.refused, True
+            if admission is not None:
+                self._withdraw_request(request)
+                admissions[request.step] = admission
+            if stopped:
+                break
+        return admissions
+
+    def _ruled(self, admissions: dict[str, Admission]) -> Ruled:
         return Ruled(
             admissions=admissions,
             misbehaving=self.run.over_refused(),

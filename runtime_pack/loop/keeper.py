@@ -18,6 +18,7 @@ from runtime_pack.guard import AgentTaskRun
 from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.guard.inputs import judge_input
 from runtime_pack.guard.sub_runs import SubRun
+from runtime_pack.guard.task_run import Told
 from runtime_pack.labels import join, parse_label
 from runtime_pack.ledger import read_counts
 from runtime_pack.machine import Outcome, State
@@ -220,6 +221,7 @@ class Keeper:
         run.held.clear()
         open_ones = head.get("sub_runs") or {}
         run.sub_runs = {str(step): SubRun.from_json(sub) for step, sub in open_ones.items()}
+        run.told = {str(s): Told.from_json(told) for s, told in (head.get("told") or {}).items()}
         run.steps[:], self._steps_saved = held.steps, len(held.steps)
         run.burned |= held.burned
         self._burned_saved = set(held.burned)
@@ -398,6 +400,8 @@ class Keeper:
         run = self.run
         more: dict[str, Json] = {"memory": run.memory.to_json()} if run.memory else {}
         ledger = run.view().to_json()
+        if run.told:
+            more["told"] = {step: told.to_json() for step, told in run.told.items()}
         if self.parent is not None:
             more["parent"] = self.parent
         if self._granted:

@@ -512,13 +512,13 @@ BOTH: Final = calls(("a", "t:gate", '{"x":"1"}'), ("r", "t:read", "{}"))
 
 
 def test_a_label_that_rose_meanwhile_makes_a_new_request() -> None:
-    """A sibling read a page: by now there is a reason that the person was not shown."""
+    """A sibling read a page, and a rule came later: there is a reason that the person was not shown."""
 
     async def scenario() -> None:
-        stage = rehearsal(
-            ToolRule(tool="t:gate", approval_class="request_user", when_label="external")
-        )
+        stage = rehearsal()
         first = await stage.play(BOTH)
+        rule = ToolRule(tool="t:gate", approval_class="request_user", when_label="external")
+        stage.contract = rehearsal(rule).contract
         assert [str(request.label.integrity) for request in first.requests] == ["user"]
         second = await stage.go_on(first, decisions=[said(first.requests[0])])
 
@@ -542,8 +542,10 @@ def test_a_label_that_rose_meanwhile_may_deny() -> None:
     """The stricter rule beats the approval."""
 
     async def scenario() -> None:
-        stage = rehearsal(ToolRule(tool="t:gate", approval_class="deny", when_label="external"))
+        stage = rehearsal()
         first = await stage.play(BOTH)
+        rule = ToolRule(tool="t:gate", approval_class="deny", when_label="external")
+        stage.contract = rehearsal(rule).contract
         result = await stage.go_on(first, reply(), decisions=[said(first.requests[0])])
 
         assert told(result) == ["POLICY_DENIED", None]

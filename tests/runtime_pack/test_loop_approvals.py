@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import attrs
 import orjson
 import pytest
 
 from runtime_pack import (
     ApprovalRequest,
     ApprovalRequired,
+    AuditLog,
     Completed,
     ContractError,
     Decision,
@@ -760,5 +763,111 @@ def test_what_is_no_word_of_a_person_is_refused_before_the_run_is_taken_up(
         result = await stage.go_on(first, reply(), decisions=[decide(first.requests[0])])
 
         assert isinstance(result, Completed)
+
+    asyncio.run(scenario())
+
+
+# ── a context that became worse before a person was asked ─────────────────────────────────────
+
+READ_THEN_SEND = calls(("a", "t:read", "{}"), ("b", "t:gate", '{"x":"1"}'))
+
+
+class Agreeing:
+    """An approver that says yes, and keeps what it was shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[ApprovalRequest] = []
+
+    async def decide(self, request: ApprovalRequest) -> Decision | None:
+        self.shown.append(request)
+        return decide(request)
+
+
+def tainted(*rules: ToolRule, **options: Any) -> Rehearsal:
+    """A run whose first call makes the context external."""
+    return Rehearsal(
+        shelf=ToolShelf().add("t:read").add("t:gate"),
+        contract=TaskContract(tool_policy=ToolPolicy([ASK, *rules]), **options.pop("limits", {})),
+        store=MemoryRunStore(),
+        **options,
+    )
+
+
+@pytest.mark.parametrize("approver", [Agreeing(), None], ids=["an approver", "a host"])
+def test_nobody_is_shown_a_call_that_the_policy_denies_by_then(approver: Agreeing | None) -> None:
+    """A sibling of the same response made the context worse: the call is refused, its step given back."""
+
+    async def scenario() -> None:
+        deny = ToolRule(tool="t:gate", approval_class="deny", when_label="external")
+        stage = tainted(deny, approver=approver)
+        result = await stage.play(READ_THEN_SEND, reply())
+
+        assert isinstance(result, Completed)
+        assert told(result) == [None, "POLICY_DENIED"]
+        assert approver is None or approver.shown == []
+        assert stage.shelf.ran == {"t:read": 1}
+        assert result.ledger.reserved == {}
+
+    asyncio.run(scenario())
+
+
+def test_a_reason_that_there_is_by_then_is_shown_at_once() -> None:
+    """One request is answered: the one with all reasons, under the context as it is."""
+
+    async def scenario() -> None:
+        people = Agreeing()
+        worse = ToolRule(
+            tool="t:gate", approval_class="request_user", when_label="external", reason="outside"
+        )
+        stage = tainted(worse, approver=people)
+        result = await stage.play(READ_THEN_SEND, reply())
+
+        assert told(result) == [None, None]
+        (shown,) = people.shown
+        assert shown.label == stage.run.label
+        said = [reason.rpartition(": ")[2] for reason in shown.reasons]
+        assert said == ["it writes", "outside, as the context is external"]
+
+    asyncio.run(scenario())
+
+
+def test_a_request_without_a_new_reason_stays_the_one_it_is() -> None:
+    """The same id: a decision that somebody has in hand still counts."""
+
+    async def scenario() -> None:
+        stage = tainted()
+        first = await stage.play(READ_THEN_SEND)
+        (request,) = first.requests
+        assert request.label != stage.run.label
+        again = await stage.go_on(first)
+        assert [asked.request_id for asked in again.requests] == [request.request_id]
+        result = await stage.go_on(again, reply(), decisions=[decide(request)])
+
+        assert isinstance(result, Completed)
+        assert stage.shelf.ran == {"t:read": 1, "t:gate": 1}
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_was_taken_back_is_not_approved_later(tmp_path: Path) -> None:
+    """It is withdrawn in the log and in the saved run; the new one takes its place."""
+
+    async def scenario() -> None:
+        worse = ToolRule(
+            tool="t:gate", approval_class="request_user", when_label="external", reason="outside"
+        )
+        log = AuditLog(tmp_path / "log")
+        stage = tainted(worse, audit=log)
+        first = await stage.play(READ_THEN_SEND)
+        (request,) = first.requests
+        body = [orjson.loads(line) for line in (tmp_path / "log").read_bytes().splitlines()]
+        ids = [r["object"]["request"] for r in body if r.get("code") == "APR001O"]
+        assert ids[1:] == [request.request_id]
+        assert [r["object"]["request"] for r in body if r.get("code") == "APR004D"] == ids[:1]
+        old = attrs.evolve(decide(request), request_id=ids[0])
+        late = await stage.go_on(first, decisions=[old])
+
+        assert stop_code(late) == StopCode.APPROVAL_CONFLICT
+        assert stage.shelf.ran == {"t:read": 1}
 
     asyncio.run(scenario())

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +35,7 @@ from runtime_pack import (
     create_agent_task_run,
 )
 from runtime_pack.events import EventCode
+from runtime_pack.guard.task_run import Told
 from runtime_pack.labels import CLEAN, join, reaches
 from runtime_pack.messages import Json
 from runtime_pack.policy import classify_call
@@ -411,6 +413,74 @@ def test_a_call_admitted_before_is_told_of_when_the_rule_came_later(
         assert stage.shelf.ran["t:write"] == (1 if emitter else 0)
         if emitter is not None:
             assert [event.code for event in emitter.events] == [EventCode.APR005O]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["the same", "another reason"])
+def test_a_call_that_a_pause_found_in_the_queue_is_told_of_once(changed: bool) -> None:
+    """Taken up, it runs without a second word; where there is another reason, under another key."""
+
+    async def scenario() -> None:
+        emitter = ListEmitter()
+
+        async def does(context: ExecutionContext) -> Json:
+            stage.run.pause("wait")
+            return "ok"
+
+        contract = TaskContract(max_parallel=1, tool_policy=ToolPolicy([rule("*", "notify")]))
+        stage = Rehearsal(
+            shelf=ToolShelf().add("t:first", does=does).add("t:second"),
+            store=MemoryRunStore(),
+            contract=contract,
+            emitter=emitter,
+        )
+        first = await stage.play(calls(("a", "t:first", "{}"), ("b", "t:second", "{}")))
+        assert stage.shelf.ran == {"t:first": 1}
+        if changed:
+            more = ToolPolicy([rule("*", "notify", reason="as of today")])
+            stage.contract = attrs.evolve(contract, tool_policy=more)
+        result = await stage.go_on(first, reply())
+
+        assert codes(result) == [None, None]
+        again = ["t1c2:notify:2"] if changed else []
+        assert [event.key for event in emitter.events] == ["t1c1:notify", "t1c2:notify", *again]
+        assert stage.run.told == {}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("times", [0, -1, True, "1", 1.0, None, "unlimited"])
+def test_what_is_no_count_of_tellings_is_not_read(times: Json) -> None:
+    """A saved run that says so is not taken up."""
+    assert Told.from_json(Told(times=2, said="d").to_json()) == Told(times=2, said="d")
+    with pytest.raises(ValueError, match="times"):
+        Told.from_json({"times": times, "said": "d"})
+
+
+def test_a_call_that_is_run_once_more_is_told_of_once_more() -> None:
+    """A pause cut it; what it did by then is not what it will do."""
+
+    async def scenario() -> None:
+        emitter, tries = ListEmitter(), [1]
+
+        async def does(context: ExecutionContext) -> Json:
+            if tries.pop() if tries else False:
+                stage.run.pause("wait")
+                await asyncio.sleep(60)
+            return "ok"
+
+        stage = Rehearsal(
+            shelf=ToolShelf().add("t:write", does=does, effects=Effects.REPEATABLE),
+            store=MemoryRunStore(),
+            contract=TaskContract(tool_policy=TELL),
+            emitter=emitter,
+        )
+        first = await stage.play(CALL)
+        result = await stage.go_on(first, reply())
+
+        assert codes(result) == [None]
+        assert [event.key for event in emitter.events] == ["t1c1:notify", "t1c1:notify:2"]
 
     asyncio.run(scenario())
 
