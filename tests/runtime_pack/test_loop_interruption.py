@@ -494,16 +494,16 @@ def test_a_tool_that_raises_cancelled_error_of_its_own_is_a_tool_error() -> None
 
 
 @pytest.mark.parametrize("batch", [False, True], ids=["alone", "in a batch"])
-def test_a_tool_that_wants_the_process_to_end_has_its_way(tmp_path: Path, batch: bool) -> None:
-    """SystemExit goes through, every task is ended, and the log has the end of the run."""
+def test_ctrl_c_in_a_tool_goes_through(tmp_path: Path, batch: bool) -> None:
+    """Every task is ended, and the log has the end of the run."""
     path = tmp_path / "log.jsonl"
-    shelf = ToolShelf().add("t:long", SystemExit(3)).add("t:echo", does=forever)
+    shelf = ToolShelf().add("t:long", KeyboardInterrupt()).add("t:echo", does=forever)
     asked = [("a", "t:long", "{}"), ("b", "t:echo", "{}")]
 
     with AuditLog(path) as audit:
         stage = Rehearsal(shelf=shelf, audit=audit)
         stage.prepare([calls(*(asked if batch else asked[:1]))])
-        with pytest.raises(SystemExit):
+        with pytest.raises(KeyboardInterrupt):
             asyncio.run(stage.start())
 
     types = [orjson.loads(line)["type"] for line in path.read_bytes().splitlines()]
@@ -511,10 +511,17 @@ def test_a_tool_that_wants_the_process_to_end_has_its_way(tmp_path: Path, batch:
     assert types[-2:] == ["run:finished", "log:closed"]
 
 
+class Leave(BaseException):
+    """Not an Exception, and it does not end a process."""
+
+
+@pytest.mark.parametrize("raised", [Leave(), SystemExit(3)], ids=["its own", "system exit"])
 @pytest.mark.parametrize("batch", [False, True], ids=["alone", "in a batch"])
-def test_what_is_no_exception_is_a_tool_error_all_the_same(batch: bool) -> None:
-    """Siblings are not cancelled, and the run goes on."""
-    shelf = ToolShelf().add("t:long", Leave()).add("t:echo")
+def test_what_is_no_exception_is_a_tool_error_all_the_same(
+    batch: bool, raised: BaseException
+) -> None:
+    """Siblings are not cancelled, and the run goes on: a tool does not end the host's process."""
+    shelf = ToolShelf().add("t:long", raised).add("t:echo")
     asked = [("a", "t:long", "{}"), ("b", "t:echo", "{}")]
 
     result = asyncio.run(
@@ -523,10 +530,6 @@ def test_what_is_no_exception_is_a_tool_error_all_the_same(batch: bool) -> None:
 
     assert isinstance(result, Completed)
     assert told(result) == (["TOOL_ERROR", None] if batch else ["TOOL_ERROR"])
-
-
-class Leave(BaseException):
-    """Not an Exception, and none of the two that end a process."""
 
 
 # Fields of wrong types are the faults at hand.
