@@ -356,10 +356,17 @@ def _applies(rule: ToolRule, arguments: Mapping[str, Json]) -> bool | None:
     return answer if isinstance(answer, bool) else None
 
 
+_PATTERN_SIGNS: Final = frozenset("*?[]{}!")
+
+
 def _frozen_counts(value: object) -> Mapping[str, Limit]:
     if not isinstance(value, Mapping):
         raise ContractError("per_tool", "is a mapping from tool name to a number of steps")
-    return {str(name): parse_count(f"per_tool.{name}", limit) for name, limit in value.items()}
+    for name in value:
+        # Limits are by name: a pattern would be the name of no tool, and limit nothing.
+        if not isinstance(name, str) or not name or not _PATTERN_SIGNS.isdisjoint(name):
+            raise ContractError(f"per_tool.{str(name)[:80]}", "is a tool's name, and no pattern")
+    return {name: parse_count(f"per_tool.{name}", limit) for name, limit in value.items()}
 
 
 def _entries(name: str, value: object) -> tuple[str, ...] | None:
@@ -420,7 +427,7 @@ class TaskContract:
             twice the steps that are granted later.
         max_consecutive_refused: responses in a row of which nothing was admitted, at least 1.
         max_violations: how often the policy may have to stop what tools do, before the run stops.
-        per_tool: steps by tool name.
+        per_tool: steps by tool name; a name that the run does not have is refused when it starts.
         tool_policy: which calls need a person, are told, or are denied; the strictest rule wins.
         workspace_allowlist: entries that every run of the workspace is held to. None has no opinion;
             an empty list allows nothing.

@@ -7,9 +7,11 @@ it, `turns` asks the model, `bounded` is how the host's code is awaited.
 
 from __future__ import annotations
 
+import inspect
 import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 
 from runtime_pack.approvals import ApprovalRequest, Decision
 from runtime_pack.audit.log import AuditLog
@@ -95,8 +97,8 @@ def create_agent_task_run(
             one that the key of this run's store did not seal is worth nothing.
 
     Raises:
-        ContractError: the contract or the id is not valid, something remembered is no rule, or
-            there is a budget of money without a table.
+        ContractError: the contract or the id is not valid, something remembered is no rule, the
+            clock cannot be used, or there is a budget of money without a table.
     """
     if not isinstance(contract, TaskContract):
         raise ContractError("contract", "must be a TaskContract")
@@ -105,9 +107,11 @@ def create_agent_task_run(
         ("emitter", emitter, "emit"),
         ("summariser", summariser, "summarise"),
         ("clock", clock, "monotonic"),
+        ("clock", clock, "now"),
     ):
         if port is not None:
             require_method(path, port, method)
+    _check_clock(clock)
     if seal is not None and not isinstance(seal, Seal):
         raise ContractError("seal", "must be a Seal: give Seal(key)")
     if prices is not None and not isinstance(prices, PriceTable):
@@ -163,6 +167,35 @@ class AgentTaskRun(TaskRun):
             raise ContractError("runtime", "is the task run: give the runtime that it is to guard")
         require_method("runtime", runtime, "execute_tool")
         return GuardedRuntime(self, runtime)
+
+
+def _check_clock(clock: Clock | None) -> None:
+    """Read a clock of the host's once, before anything is measured with it.
+
+    Raises:
+        ContractError: it raises, its time has no zone, or its seconds are no finite number.
+    """
+    if clock is None:
+        return
+    try:
+        now: object = clock.now()
+        seconds: object = clock.monotonic()
+        zoned = isinstance(now, datetime) and now.utcoffset() is not None
+    except Exception as error:
+        raise ContractError("clock", f"cannot be read ({type(error).__name__})") from error
+    for given in (now, seconds):
+        if inspect.iscoroutine(given):
+            # Nobody awaits a clock.
+            given.close()
+    if not zoned:
+        raise ContractError("clock", "now() is not a datetime with a time zone")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not _is_finite(seconds):
+        raise ContractError("clock", "monotonic() is not a finite number of seconds")
+
+
+def _is_finite(seconds: float) -> bool:
+    # Whole numbers may be larger than any float.
+    return -math.inf < seconds < math.inf
 
 
 def _max_batch(contract: TaskContract, inner: ToolRuntime) -> float:

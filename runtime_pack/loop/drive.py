@@ -197,9 +197,11 @@ class Drive:
         """A saved run.
 
         Raises:
-            ContractError: a grant cannot be given to this run, or it is another run's sub-run.
+            ContractError: a grant cannot be given to this run, it is another run's sub-run, or its
+                money is in another currency.
         """
         self._refuse_orphan()
+        self._refuse_other_money()
         letters = await self.post.read()
         given = (*self._posted(letters, abandon=abandon), *self._handed_down(decisions, letters))
         problem = self._check(given, message, abandon=abandon)
@@ -239,6 +241,19 @@ class Drive:
         above = self.keeper.parent
         if above is not None and above != self.run.parent:
             raise ContractError("run_id", f"{self.run.id} is a sub-run: take up {above}")
+
+    def _refuse_other_money(self) -> None:
+        """What was spent in one currency is not compared with a limit in another one.
+
+        Another table in the same currency is recorded: prices change.
+
+        Raises:
+            ContractError: the table is in another currency than the saved run's.
+        """
+        prices, held = self.run.prices, self.keeper.currency
+        if prices is not None and held is not None and held != prices.currency:
+            text = f"are in {prices.currency}, and the saved run counts {held}"
+            raise ContractError("prices", text)
 
     def below(self) -> tuple[str, ...]:
         """The ids that sub-runs of this run have, if it has any: those of the calls in hand too."""

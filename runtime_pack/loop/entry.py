@@ -121,6 +121,7 @@ def prepare_run(
         problem = f"is a {type(given).__name__}: give TurnInput(messages=[UserMessage(text=…)])"
         raise ContractError("execute_turn_input", problem)
     _refuse_other_definitions(guarded, execute_turn_input)
+    _refuse_unknown_limits(guarded, execute_turn_input)
     guarded.check_price(execute_turn_input.model)
     drive = Drive(guarded, execute_turn_input, checked_context(create_context), store)
 
@@ -329,6 +330,25 @@ def _refuse_other_definitions(guarded: GuardedRuntime, given: TurnInput) -> None
             continue
         if not isinstance(own, ToolSpec) or own.sha256 != spec.sha256:
             raise ContractError(spec.name, "is offered otherwise than the runtime defines it")
+
+
+def _refuse_unknown_limits(guarded: GuardedRuntime, given: TurnInput) -> None:
+    """A limit on a tool that is not there is a misspelt one: it would limit nothing.
+
+    With sub-agents nobody knows yet which tools theirs are.
+
+    Raises:
+        ContractError: the contract limits a tool that is not offered, and that the runtime does not
+            know.
+    """
+    run = guarded.task_run
+    limited = run.contract.per_tool
+    if not limited or run.sub_lists:
+        return
+    offered = {spec.name for spec in given.tool_catalog}
+    for name in limited:
+        if name not in offered and guarded.tool_spec(name) is None:
+            raise ContractError(f"per_tool.{name}", "the run does not have this tool")
 
 
 def _refused_result(guarded: GuardedRuntime, run_id: str, error: StoreError) -> LoopResult:

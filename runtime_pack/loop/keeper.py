@@ -182,6 +182,8 @@ class Keeper:
         self.grants: list[Grant] = []
         # Of a sub-run: whose it is, and what stands reserved for it there.
         self.parent = run.parent
+        # What its money is counted in, once that is known.
+        self.currency = None if run.prices is None else run.prices.currency
         self._granted: Mapping[str, Json] = {}
         self.revision = 0
         self._rows: list[bytes] = []
@@ -209,6 +211,7 @@ class Keeper:
         run.task, run.turn = str(head["task"]), max(run.turn, int(head["turn"]))
         run.label = join(run.label, parse_label(head["label"]))
         self.parent = head.get("parent", self.parent)
+        self.currency = head.get("currency") or self.currency
         self._granted = head["ledger"].get("granted", self._granted)
         run.ledger.restore(without_grants(head["ledger"], held.grants))
         run.granted_steps = 0
@@ -338,8 +341,10 @@ class Keeper:
             self._torn = True
             head, rows = self._snapshot(state, outcome, store.seal)
             try:
+                # First: a clock that fails leaves no commit behind that nobody awaits.
+                seconds = self._patience()
                 work = store.commit(self.run.id, expected=self.revision, head=head, rows=rows)
-                revision: object = await bounded(self.run, self._patience(), work, patient=True)
+                revision: object = await bounded(self.run, seconds, work, patient=True)
                 self.revision = _checked_revision(revision)
                 self._torn = False
             except StoreError:
@@ -428,6 +433,7 @@ class Keeper:
             "sub_runs": {step: sub.to_json() for step, sub in run.sub_runs.items()},
             "step_costs": dict(run.step_costs),
             "prices_sha256": run.prices_sha256,
+            "currency": self.currency,
             "audit_head": None if run.head is None else str(run.head),
             "audit_log": None if run.audit is None else str(run.audit.path.resolve()),
             "rows": self._row_count,

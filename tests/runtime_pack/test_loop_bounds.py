@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -24,6 +25,11 @@ from runtime_pack import (
     TaskContract,
     ToolPolicy,
     ToolRule,
+    TurnInput,
+    UserMessage,
+    create_agent_runtime,
+    create_agent_task_run,
+    run_governed_agent_loop,
 )
 from runtime_pack.catalog import Executed
 from runtime_pack.messages import FinishReason
@@ -209,3 +215,120 @@ def test_a_call_whose_time_was_over_before_it_began_has_a_record() -> None:
         assert stage.shelf.ran["t:b"] == 0
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", ["web:*", "t:?", "t:[ab]", "t:{a}", "", 7], ids=str)
+def test_a_limit_on_a_pattern_of_tools_is_refused(name: Any) -> None:
+    """It would be the name of no tool."""
+    with pytest.raises(ContractError, match="per_tool"):
+        TaskContract(per_tool={name: 0})
+
+
+def test_a_limit_on_a_tool_that_the_run_does_not_have_is_refused_when_it_starts() -> None:
+    """The model is not asked; a tool that the runtime has and does not offer may be limited."""
+
+    async def scenario() -> None:
+        shelf = ToolShelf().add("web:read").add("web:hidden")
+        stage = Rehearsal(shelf=shelf, contract=TaskContract(per_tool={"webread": 0}))
+        stage.prepare([reply()])
+        with pytest.raises(ContractError) as refused:
+            await stage.start()
+
+        assert refused.value.path == "per_tool.webread"
+        assert stage.model.requests == []
+        stage.contract = TaskContract(per_tool={"web:hidden": 0})
+        stage.prepare([reply()])
+        runtime = create_agent_runtime(model=stage.model, tools=shelf.tools)
+        offered = [spec for spec in shelf.specs if spec.name == "web:read"]
+        result = await run_governed_agent_loop(
+            runtime=stage.run.guard_runtime(runtime),
+            execute_turn_input=TurnInput(messages=[UserMessage(text="go")], tool_catalog=offered),
+        )
+        assert isinstance(result, Completed)
+
+    asyncio.run(scenario())
+
+
+def priced(currency: str, price: int) -> PriceTable:
+    each = ModelPrice(input=Decimal(price), output=Decimal(price))
+    return PriceTable(currency=currency, models={"m": each})
+
+
+def test_money_of_a_saved_run_is_not_counted_in_another_currency() -> None:
+    """It is refused and stays as it was; another table in its currency is taken and recorded."""
+
+    async def scenario() -> None:
+        stage = Rehearsal(
+            store=MemoryRunStore(Seal.random()),
+            contract=TaskContract(max_cost=Decimal(1)),
+            prices=priced("USD", 1),
+            model_name="m",
+        )
+        first = await stage.play(escalate())
+        for price in (0, 1):
+            stage.prices = priced("JPY", price)
+            stage.prepare([reply()])
+            with pytest.raises(ContractError, match="are in JPY, and the saved run counts USD"):
+                await stage.resume(first.run_id, message="on")
+
+        stage.prices = priced("USD", 2)
+        second = await stage.go_on(first, escalate(), message="on")
+        assert second.ledger.used["cost"] > first.ledger.used["cost"]
+        stage.prices = priced("EUR", 2)
+        stage.prepare([reply()])
+        with pytest.raises(ContractError, match="are in EUR, and the saved run counts USD"):
+            await stage.resume(first.run_id, message="on")
+
+    asyncio.run(scenario())
+
+
+def clock_of(now: Any, seconds: Any) -> Any:
+    class Given:
+        def now(self) -> Any:
+            return now() if callable(now) else now
+
+        def monotonic(self) -> Any:
+            return seconds() if callable(seconds) else seconds
+
+    return Given()
+
+
+def fails() -> Any:
+    raise OSError("clock")
+
+
+async def later() -> float:
+    return 1.0
+
+
+NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("now", "seconds"),
+    [
+        (NOW.replace(tzinfo=None), 1.0),
+        ("2026-01-01", 1.0),
+        (fails, 1.0),
+        (NOW, fails),
+        (NOW, "1"),
+        (NOW, True),
+        (NOW, float("nan")),
+        (NOW, float("inf")),
+        (NOW, later),
+        (later, 1.0),
+    ],
+)
+def test_a_clock_that_cannot_be_used_is_refused_at_construction(now: Any, seconds: Any) -> None:
+    """It would tear the run in its middle; one that is asynchronous leaves nothing behind."""
+    with pytest.raises(ContractError, match="clock"):
+        create_agent_task_run(TaskContract(), clock=clock_of(now, seconds))
+    gc.collect()
+
+
+def test_a_clock_without_the_time_of_day_is_refused() -> None:
+    """By the method that is missing."""
+    clock: Any = type("Ticks", (), {"monotonic": lambda _: 1.0})()
+    with pytest.raises(ContractError, match="has no method `now`"):
+        create_agent_task_run(TaskContract(), clock=clock)
