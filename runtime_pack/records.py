@@ -14,7 +14,7 @@ import attrs
 
 from runtime_pack.approvals import ApprovalRequest, Decision, digest_arguments
 from runtime_pack.catalog import TURN_TOOL, Executed, ToolOutput
-from runtime_pack.errors import ModelRequestError
+from runtime_pack.errors import CallCode, ModelRequestError
 from runtime_pack.events import Entry, Event, EventCode
 from runtime_pack.labels import CLEAN, Label, parse_label
 from runtime_pack.messages import Json, Turn, Usage
@@ -27,6 +27,7 @@ __all__ = (
     "approval_requested",
     "call_notified",
     "digest_text",
+    "log_code",
     "log_word",
     "rule_made",
     "rule_used",
@@ -48,16 +49,31 @@ def digest_text(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-_WORD: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
+# Shorter than the keys of any provider: what the model writes in place of an id may be one.
+_WORD: Final = re.compile(r"[A-Za-z0-9_.:-]{1,16}\Z")
+_CODE: Final = re.compile(r"[A-Z]{1,24}(_([A-Z]{1,24}|[0-9]{1,4})){0,6}\Z")
 
 
 def log_word(text: str) -> str:
-    """A name as it may stand in the log: a short word as it is, anything else as a digest.
+    """An id as it may stand in the log: a short word as it is, anything else as a digest.
 
-    Names of tools that do not exist and ids of calls are written by the model, which may have read
-    them in a page.
+    Ids of calls are written by the model, which may have read them in a page.
     """
-    return text if _WORD.match(text) else digest_text(text)[:23]
+    return text if _WORD.match(text) else _short_digest(text)
+
+
+def log_code(code: object) -> str | None:
+    """A code as it may stand in the log: words in capitals as they are, anything else as a digest.
+
+    A host's tool may put what it likes into its code.
+    """
+    if code is None:
+        return None
+    return str(code) if _CODE.match(str(code)) else _short_digest(str(code))
+
+
+def _short_digest(text: str) -> str:
+    return digest_text(text)[:23]
 
 
 @attrs.define(kw_only=True)
@@ -145,15 +161,18 @@ def _spending(record: StepRecord) -> dict[str, Json]:
 
 def step_refused(subject: Subject, record: StepRecord, reasons: tuple[str, ...] = ()) -> Event:
     """A call that was not admitted; *reasons* are those of the policy, in the host's own words."""
-    decision: dict[str, Json] = {"action": "deny", "reason_code": record.code}
+    code = log_code(record.code)
+    decision: dict[str, Json] = {"action": "deny", "reason_code": code}
+    # The name of a tool that there is not is the model's word.
+    unknown = record.code == CallCode.UNKNOWN_TOOL
     if reasons:
         decision["reasons"] = list(reasons)
     return Event(
         code=EventCode.STP004D,
         subject=subject,
         object={
-            "tool": log_word(record.tool),
-            "code": record.code,
+            "tool": _short_digest(record.tool) if unknown else record.tool,
+            "code": code,
             "args_sha256": record.args_sha256,
         },
         decision=decision,
@@ -177,7 +196,7 @@ def step_finished(subject: Subject, record: StepRecord, output: ToolOutput) -> E
     body: dict[str, Json] = {
         "tool": record.tool,
         "ok": output.ok,
-        "code": output.code,
+        "code": log_code(output.code),
         "executed": str(output.executed),
         "output_sha256": digest_text(output.text),
         "characters": len(output.text),

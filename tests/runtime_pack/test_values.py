@@ -31,8 +31,8 @@ from runtime_pack import (
     parse_decision,
 )
 from runtime_pack.approvals import DecisionRefused, digest_arguments
-from runtime_pack.catalog import Effects, index_catalog
-from runtime_pack.errors import RuntimePackError
+from runtime_pack.catalog import Effects, Executed, index_catalog
+from runtime_pack.errors import CallCode, RuntimePackError
 from runtime_pack.events import EVENT_ROWS, EventCode
 from runtime_pack.labels import (
     CLEAN,
@@ -43,6 +43,7 @@ from runtime_pack.labels import (
     parse_label,
 )
 from runtime_pack.ledger import UNLIMITED
+from runtime_pack.machine import refusal
 from runtime_pack.messages import (
     Json,
     Message,
@@ -53,7 +54,8 @@ from runtime_pack.messages import (
     own_copy,
 )
 from runtime_pack.policy import classify_call
-from runtime_pack.records import log_word
+from runtime_pack.records import StepRecord, log_code, log_word, step_finished, step_refused
+from web_tools.errors import WebErrorCode
 
 labels = st.builds(
     Label,
@@ -423,11 +425,38 @@ def test_every_error_has_one_root() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", "a b", "ä", "x" * 65, "a\n", "\ud800"])
+@pytest.mark.parametrize("text", ["", "a b", "ä", "x" * 17, "a\n", "\ud800"])
 def test_what_is_no_word_enters_the_log_as_a_digest(text: str) -> None:
     """Names that a model made up may be a page's words."""
     assert log_word(text).startswith("sha256:")
     assert log_word("web:search") == "web:search"
+
+
+@pytest.mark.parametrize("code", ["", "sk-live-1234", "Ab", "A" * 25, "A__B", "A\n", "12"])
+def test_a_code_of_a_tool_that_is_no_word_in_capitals_enters_the_log_as_a_digest(code: str) -> None:
+    """A tool that puts a key into its code does not put it into the log."""
+    output = attrs.evolve(refusal("X", "no"), code=code)
+    record = StepRecord(
+        step="s", tool="t", call_id="c", admitted=False, executed=Executed.NO, code=code
+    )
+
+    assert str(step_finished({}, record, output).object["code"]).startswith("sha256:")
+    assert str(step_refused({}, record).object["code"]).startswith("sha256:")
+    assert {log_code(word) for word in (*CallCode, *WebErrorCode)} == {*CallCode, *WebErrorCode}
+
+
+def test_a_tool_that_there_is_not_is_not_named_in_the_log() -> None:
+    """The model may have written anything there, a key too."""
+    record = StepRecord(
+        step="s",
+        tool="hunter2",
+        call_id="c",
+        admitted=False,
+        executed=Executed.NO,
+        code=CallCode.UNKNOWN_TOOL,
+    )
+
+    assert str(step_refused({}, record).object["tool"]).startswith("sha256:")
 
 
 def test_records_cannot_be_changed() -> None:
