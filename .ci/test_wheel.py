@@ -1,8 +1,9 @@
 """Build the wheel, install it into fresh environments and run the suite against it.
 
 The suite is copied out of the checkout, so that what is imported is the wheel and not the tree. Each
-of 3.11, 3.12 and 3.13 that is found gets its own environment, the interpreter that runs this first.
-They come one after the other; what one printed is shown when it has ended.
+of 3.11, 3.12 and 3.13 that is found gets its own environment. The interpreter that runs this comes
+first, and runs the command and the main job only when others run the suite. They come one after the
+other; what one printed is shown when it has ended.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ OF_THE_TREE = (
         if path.name != "test_command.py"
     ),
 )
+# Of the interpreter on which `make test` has just run everything, if there are others.
+OF_THE_FIRST = ("tests/runtime_pack/cli/test_command.py", "tests/runtime_pack/web")
 COPIED = (
     ".ci",
     "tests",
@@ -113,8 +116,8 @@ def printed(*command: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def test(number: int, python: str, wheel: Path, scratch: Path) -> str:
-    """One environment, one run of the suite; what it printed.
+def test(number: int, python: str, wheel: Path, scratch: Path, only: tuple[str, ...]) -> str:
+    """One environment, one run of the suite or of a part; what it printed.
 
     Raises:
         Failed: the environment could not be made, or a test failed.
@@ -131,7 +134,7 @@ def test(number: int, python: str, wheel: Path, scratch: Path) -> str:
     origin = "import runtime_pack; assert 'site-packages' in runtime_pack.__file__"
     shell.run(inside, "-c", origin, cwd=suite, suite=True)
     left_out = [f"--ignore={path}" for path in OF_THE_TREE]
-    pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *SPREAD, *left_out)
+    pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *SPREAD, *left_out, *only)
     shell.run(inside, *pytest, cwd=suite, suite=True)
     return shell.printed
 
@@ -147,11 +150,11 @@ def copy_suite(target: Path) -> None:
             shutil.copy2(source, target / name)
 
 
-def tell(number: int, python: str, wheel: Path, scratch: Path) -> int:
+def tell(number: int, python: str, wheel: Path, scratch: Path, only: tuple[str, ...]) -> int:
     """Test on one interpreter and print what was printed; 1 when it failed."""
     code = 0
     try:
-        said = test(number, python, wheel, scratch)
+        said = test(number, python, wheel, scratch, only)
     except Failed as failed:
         said, code = str(failed), 1
     print(f"== the wheel on {python}\n{said}", flush=True)
@@ -167,8 +170,10 @@ def main() -> int:
         if subprocess.run(build, check=False).returncode != 0:
             return 1
         (wheel,) = scratch.glob("*.whl")
-        for number, python in enumerate(interpreters()):
-            code |= tell(number, python, wheel, scratch)
+        found = interpreters()
+        for number, python in enumerate(found):
+            only = OF_THE_FIRST if number == 0 and len(found) > 1 else ()
+            code |= tell(number, python, wheel, scratch, only)
     return code
 
 

@@ -76,7 +76,7 @@ async def longest_gap_beside(text: str) -> float:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_text_does_not_hold_the_loop(name: str) -> None:
     """The longest gap stays under 50 ms of work; the best of three, for threads take turns."""
-    assert min(asyncio.run(longest_gap_beside(HOSTILE[name])) for _ in range(3)) < 0.05
+    assert any(asyncio.run(longest_gap_beside(HOSTILE[name])) < 0.05 for _ in range(3))
 
 
 def test_the_nonces_of_blocks_made_side_by_side_differ() -> None:
