@@ -108,6 +108,14 @@ class _Worker(threading.Thread):
             self._context.run(self._run)
         except BaseException as error:
             if self._loop.done():
+                # From 3.12 on an executor cannot be closed at the interpreter's very end, for that
+                # takes a thread; what was to be read has been read by then.
+                if (
+                    isinstance(error, RuntimeError)
+                    and self._over is not None
+                    and self._over.is_set()
+                ):
+                    return
                 raise
             # Raised where the stream is read.
             self._loop.set_exception(error)

@@ -289,8 +289,9 @@ class SQLiteRunStore:
                 ((run_id, count + n, body) for n, body in enumerate(rows)),
             )
             connection.execute(
-                "INSERT INTO runs (run_id, revision, row_count, head) VALUES (?1, ?2, ?3, ?4) "
-                "ON CONFLICT (run_id) DO UPDATE SET revision = ?2, row_count = ?3, head = ?4",
+                "INSERT INTO runs (run_id, revision, row_count, head) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (run_id) DO UPDATE SET revision = excluded.revision, "
+                "row_count = excluded.row_count, head = excluded.head",
                 (run_id, found + 1, count + len(rows), head),
             )
             letters = connection.execute(
