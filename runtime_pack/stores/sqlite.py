@@ -100,8 +100,13 @@ class SQLiteRunStore:
         self._pid = os.getpid()
         self._closed = False
         self._letter_counts: dict[str, int] = {}
-        with self._reported("the store cannot be made"):
-            self._make()
+        try:
+            with self._reported("the store cannot be made"):
+                self._make()
+        except BaseException:
+            # Nobody will close a store that was never made.
+            self.close()
+            raise
 
     @property
     def seal(self) -> Seal:
