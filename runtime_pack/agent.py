@@ -20,8 +20,8 @@ from runtime_pack.messages import Json
 from runtime_pack.ports import (
     ExecutionContext,
     Model,
-    ReleasableRuntime,
     ToolRuntime,
+    is_releasable,
     refuses_nothing,
     require_method,
 )
@@ -92,7 +92,7 @@ class _AgentRuntime:
 
     async def release(self) -> None:
         """Let go of the connections that the model holds between turns."""
-        if isinstance(self._model, ReleasableRuntime):
+        if is_releasable(self._model):
             await self._model.release()
 
     async def execute_tool(

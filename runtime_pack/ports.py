@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Final, Protocol, TypeAlias, TypeGuard, TypeVar
 
 import attrs
 
@@ -38,6 +38,15 @@ __all__ = (
     "ToolRuntime",
     "TurnRequest",
     "has_preflight",
+    "is_framing",
+    "is_listed",
+    "is_naming",
+    "is_own_list",
+    "is_partly_knowing",
+    "is_preflight",
+    "is_releasable",
+    "is_result_limited",
+    "is_sleeping",
     "refuses_nothing",
 )
 
@@ -100,7 +109,6 @@ class ToolRuntime(Protocol):
         ...
 
 
-@runtime_checkable
 class PreflightRuntime(Protocol):
     """A runtime that can refuse a call before it costs anything, and that knows its tools."""
 
@@ -115,7 +123,6 @@ class PreflightRuntime(Protocol):
         ...
 
 
-@runtime_checkable
 class PartlyKnowingRuntime(Protocol):
     """A runtime that runs tools of which it has no spec: those of a runtime inside it that says none."""
 
@@ -139,9 +146,9 @@ def require_method(path: str, port: object, method: str) -> None:
 
 def knows_every_tool(runtime: ToolRuntime) -> bool:
     """Whether None from `tool_spec` means that there is no such tool. A runtime without one cannot say."""
-    if not isinstance(runtime, PreflightRuntime):
+    if not is_preflight(runtime):
         return False
-    return not isinstance(runtime, PartlyKnowingRuntime) or runtime.knows_every_tool is True
+    return not is_partly_knowing(runtime) or runtime.knows_every_tool is True
 
 
 _F = TypeVar("_F", bound=Callable[..., object])
@@ -162,7 +169,6 @@ def has_preflight(runtime: PreflightRuntime) -> bool:
     return getattr(own, "__dict__", {}).get(_MARK) is not True
 
 
-@runtime_checkable
 class ListedRuntime(Protocol):
     """A runtime that reads allowlists, and can say before a run starts that one is malformed."""
 
@@ -171,7 +177,6 @@ class ListedRuntime(Protocol):
         ...
 
 
-@runtime_checkable
 class OwnListRuntime(Protocol):
     """A runtime with a list of its own of what a run may read: its sub-runs may read no more."""
 
@@ -181,7 +186,6 @@ class OwnListRuntime(Protocol):
         ...
 
 
-@runtime_checkable
 class FramingRuntime(Protocol):
     """A runtime that puts the fences around texts from outside itself.
 
@@ -193,7 +197,6 @@ class FramingRuntime(Protocol):
         ...
 
 
-@runtime_checkable
 class NamingRuntime(Protocol):
     """A runtime that knows which model takes its turns, when a request does not name one."""
 
@@ -203,7 +206,6 @@ class NamingRuntime(Protocol):
         ...
 
 
-@runtime_checkable
 class ReleasableRuntime(Protocol):
     """A runtime that holds connections or processes while a run is driven."""
 
@@ -212,7 +214,6 @@ class ReleasableRuntime(Protocol):
         ...
 
 
-@runtime_checkable
 class ResultLimitedRuntime(Protocol):
     """A runtime whose model takes only so many results at once: its provider refuses more."""
 
@@ -269,13 +270,66 @@ class Clock(Protocol):
         ...
 
 
-@runtime_checkable
 class SleepingClock(Clock, Protocol):
     """A clock that waits by itself: for tests, in which nobody waits."""
 
     async def sleep(self, seconds: float) -> None:
         """Return when so many seconds have passed on this clock."""
         ...
+
+
+def _offers(candidate: object, *members: str) -> bool:
+    """Whether the members are there, asked as a caller would ask.
+
+    Not `isinstance` of a protocol: from 3.12 on that looks past `__getattr__`, and what a host's
+    wrapper passes on would be silently left out, checks among it.
+    """
+    return all(getattr(candidate, member, None) is not None for member in members)
+
+
+def is_preflight(candidate: object) -> TypeGuard[PreflightRuntime]:
+    """Whether it can refuse a call before it costs anything."""
+    return _offers(candidate, "preflight", "tool_spec")
+
+
+def is_partly_knowing(candidate: object) -> TypeGuard[PartlyKnowingRuntime]:
+    """Whether it says whether it knows every tool that it runs."""
+    return _offers(candidate, "knows_every_tool")
+
+
+def is_listed(candidate: object) -> TypeGuard[ListedRuntime]:
+    """Whether it reads the allowlists of a contract."""
+    return _offers(candidate, "check_allowlists")
+
+
+def is_own_list(candidate: object) -> TypeGuard[OwnListRuntime]:
+    """Whether it has a list of its own of what a run may read."""
+    return _offers(candidate, "run_list")
+
+
+def is_framing(candidate: object) -> TypeGuard[FramingRuntime]:
+    """Whether it puts fences around texts from outside itself."""
+    return _offers(candidate, "frames")
+
+
+def is_naming(candidate: object) -> TypeGuard[NamingRuntime]:
+    """Whether it knows which model takes its turns."""
+    return _offers(candidate, "model_name")
+
+
+def is_releasable(candidate: object) -> TypeGuard[ReleasableRuntime]:
+    """Whether it holds what is to be given back at the end of a drive."""
+    return _offers(candidate, "release")
+
+
+def is_result_limited(candidate: object) -> TypeGuard[ResultLimitedRuntime]:
+    """Whether it has a limit of results that one request may add."""
+    return _offers(candidate, "max_results")
+
+
+def is_sleeping(candidate: object) -> TypeGuard[SleepingClock]:
+    """Whether it waits by itself."""
+    return _offers(candidate, "sleep")
 
 
 class SystemClock:

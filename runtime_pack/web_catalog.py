@@ -46,13 +46,13 @@ from runtime_pack.messages import Json
 from runtime_pack.ports import (
     Emitter,
     ExecutionContext,
-    FramingRuntime,
-    ListedRuntime,
-    NamingRuntime,
-    PreflightRuntime,
-    ReleasableRuntime,
-    ResultLimitedRuntime,
     ToolRuntime,
+    is_framing,
+    is_listed,
+    is_naming,
+    is_preflight,
+    is_releasable,
+    is_result_limited,
     knows_every_tool,
     require_method,
 )
@@ -210,7 +210,7 @@ def web_usage(runtime: ToolRuntime, run: str) -> RunUsage:
 def _refuse_own_names(base: ToolRuntime) -> None:
     below = base.inner if isinstance(base, GuardedRuntime) else base
     for name in (SEARCH_TOOL, READ_TOOL):
-        if isinstance(below, PreflightRuntime) and below.tool_spec(name) is not None:
+        if is_preflight(below) and below.tool_spec(name) is not None:
             raise ContractError(name, "the runtime below has a tool of this name already")
 
 
@@ -224,7 +224,7 @@ def _frame_meta(source: str) -> FenceMeta:
 
 
 def _frames(runtime: ToolRuntime, name: str) -> bool:
-    return isinstance(runtime, FramingRuntime) and runtime.frames(name)
+    return is_framing(runtime) and runtime.frames(name)
 
 
 @attrs.frozen(kw_only=True)
@@ -312,7 +312,7 @@ class _WebToolRuntime:
     @property
     def model_name(self) -> str | None:
         """That of the runtime below, which takes the turns."""
-        return self._base.model_name if isinstance(self._base, NamingRuntime) else None
+        return self._base.model_name if is_naming(self._base) else None
 
     def __init__(self, base: ToolRuntime, setup: _Setup) -> None:
         self._base = base
@@ -330,11 +330,11 @@ class _WebToolRuntime:
     @property
     def max_results(self) -> int | None:
         """What the base runtime declares."""
-        return self._base.max_results if isinstance(self._base, ResultLimitedRuntime) else None
+        return self._base.max_results if is_result_limited(self._base) else None
 
     def tool_spec(self, name: str) -> ToolSpec | None:
         own = self._specs.get(name)
-        if own is not None or not isinstance(self._base, PreflightRuntime):
+        if own is not None or not is_preflight(self._base):
             return own
         return self._base.tool_spec(name)
 
@@ -355,7 +355,7 @@ class _WebToolRuntime:
             AllowlistError: an entry is malformed; `layer` names the list.
         """
         self._policy(allowlists)
-        if isinstance(self._base, ListedRuntime):
+        if is_listed(self._base):
             self._base.check_allowlists(allowlists)
 
     def _policy(self, lists: _Lists) -> EgressPolicy:
@@ -374,7 +374,7 @@ class _WebToolRuntime:
             elif name == READ_TOOL:
                 url = parse_read_arguments(arguments, self._setup.caps).url
                 self._check_listed(url, context.allowlists)
-            elif isinstance(self._base, PreflightRuntime):
+            elif is_preflight(self._base):
                 return await self._base.preflight(name, arguments, context)
         except WebToolError as error:
             await self._report(error, context)
@@ -434,7 +434,7 @@ class _WebToolRuntime:
 
     def _is_external(self, name: str, output: ToolOutput) -> bool:
         """By the output's label or the tool's registration, whichever trusts less."""
-        if not isinstance(self._base, PreflightRuntime):
+        if not is_preflight(self._base):
             return output.label.integrity is Integrity.EXTERNAL
         spec = self._base.tool_spec(name)
         label = output.label if spec is None else join(output.label, spec.floor_label)
@@ -451,7 +451,7 @@ class _WebToolRuntime:
             for run in idle:
                 await self._open.pop(run).aclose()
         finally:
-            if isinstance(self._base, ReleasableRuntime):
+            if is_releasable(self._base):
                 await self._base.release()
 
     # ── the tools ─────────────────────────────────────────────────────────────────────────────

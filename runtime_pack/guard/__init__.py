@@ -35,16 +35,16 @@ from runtime_pack.ports import (
     ExecutionContext,
     Frame,
     InputGuard,
-    ListedRuntime,
-    NamingRuntime,
-    OwnListRuntime,
-    PreflightRuntime,
-    ReleasableRuntime,
-    ResultLimitedRuntime,
     Summariser,
     SystemClock,
     ToolRuntime,
     TurnRequest,
+    is_listed,
+    is_naming,
+    is_own_list,
+    is_preflight,
+    is_releasable,
+    is_result_limited,
     knows_every_tool,
     require_method,
 )
@@ -205,7 +205,7 @@ def _max_batch(contract: TaskContract, inner: ToolRuntime) -> float:
         ContractError: the port's number is not one.
     """
     most = math.inf if contract.max_batch == UNLIMITED else contract.max_batch
-    declared = inner.max_results if isinstance(inner, ResultLimitedRuntime) else None
+    declared = inner.max_results if is_result_limited(inner) else None
     if declared is None:
         return most
     if type(declared) is not int or declared < 1:
@@ -219,14 +219,14 @@ class GuardedRuntime:
     def __init__(self, task_run: AgentTaskRun, inner: ToolRuntime) -> None:
         self.task_run = task_run
         self.inner = inner
-        if isinstance(inner, ListedRuntime):
+        if is_listed(inner):
             inner.check_allowlists(task_run.allowlists)
             for listed in task_run.sub_lists:
                 inner.check_allowlists((listed,))
-        if isinstance(inner, OwnListRuntime) and inner.run_list not in task_run.run_lists:
+        if is_own_list(inner) and inner.run_list not in task_run.run_lists:
             task_run.run_lists = (*task_run.run_lists, inner.run_list)
         self.max_batch = _max_batch(task_run.contract, inner)
-        self._model_name = inner.model_name if isinstance(inner, NamingRuntime) else None
+        self._model_name = inner.model_name if is_naming(inner) else None
         self.check_price(self._model_name)
         self._judge = Judge(task_run, inner)
         self._execution = Execution(task_run, inner)
@@ -262,20 +262,20 @@ class GuardedRuntime:
 
     async def release(self) -> None:
         """Let go of connections and processes that the inner runtime holds between drives."""
-        if isinstance(self.inner, ReleasableRuntime):
+        if is_releasable(self.inner):
             await self.inner.release()
 
     def tool_spec(self, name: str) -> ToolSpec | None:
         """The spec of a tool of the inner runtime, if it knows its tools."""
         inner = self.inner
-        return inner.tool_spec(name) if isinstance(inner, PreflightRuntime) else None
+        return inner.tool_spec(name) if is_preflight(inner) else None
 
     def has_tool(self, name: str) -> bool:
         """Whether the inner runtime has a tool: no only when it is sure; see `knows_every_tool`."""
         inner = self.inner
-        if not isinstance(inner, PreflightRuntime) or inner.tool_spec(name) is not None:
+        if not is_preflight(inner) or inner.tool_spec(name) is not None:
             return True
-        return not knows_every_tool(inner)
+        return not knows_every_tool(self.inner)
 
     @property
     def may_wrap_up(self) -> bool:

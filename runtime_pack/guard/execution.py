@@ -23,7 +23,11 @@ from runtime_pack.labels import Integrity, Label, join
 from runtime_pack.ledger import Shortfall
 from runtime_pack.machine import refusal
 from runtime_pack.messages import FrozenObject, ToolCall, clean_text
-from runtime_pack.ports import ExecutionContext, FramingRuntime, ToolRuntime
+from runtime_pack.ports import (
+    ExecutionContext,
+    ToolRuntime,
+    is_framing,
+)
 from runtime_pack.records import StepRecord, Subject, step_finished, step_started
 from runtime_pack.repeats import Recorded
 
@@ -119,7 +123,7 @@ class Execution:
         self._run = run
         self._inner = inner
         # Asked once: a structural check of a protocol is slow.
-        self._framing = inner if isinstance(inner, FramingRuntime) else None
+        self._framing = inner if is_framing(inner) else None
 
     async def run(
         self,

@@ -12,7 +12,7 @@ import hashlib
 import secrets
 from collections.abc import Awaitable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeGuard
+from typing import Final
 
 import attrs
 import orjson
@@ -54,9 +54,9 @@ from runtime_pack.policy import (
 from runtime_pack.ports import (
     Approver,
     ExecutionContext,
-    PreflightRuntime,
     ToolRuntime,
     has_preflight,
+    is_preflight,
 )
 from runtime_pack.records import (
     StepRecord,
@@ -140,7 +140,7 @@ class Judge:
         self._run = run
         self._recall = Recall(run)
         # Asked once: a structural check of a protocol is slow.
-        self._knowing = inner if _is_knowing(inner) else None
+        self._knowing = inner if is_preflight(inner) else None
         knowing = self._knowing
         self._asked_first = knowing if knowing is not None and has_preflight(knowing) else None
         self._rules: dict[str, _Book] = {}
@@ -748,16 +748,6 @@ def _earlier(first: datetime | None, second: datetime | None) -> datetime | None
     if first is None or second is None:
         return first or second
     return min(first, second)
-
-
-def _is_knowing(runtime: ToolRuntime) -> TypeGuard[PreflightRuntime]:
-    """Whether it can refuse before a call costs anything.
-
-    Asked as a caller would: from 3.12 on `isinstance` does not see what a wrapper passes on by
-    `__getattr__`, and its check would be skipped.
-    """
-    named = (getattr(runtime, name, None) for name in ("preflight", "tool_spec"))
-    return all(callable(method) for method in named)
 
 
 def _again(step: str, call: ToolCall) -> IngestedCall:

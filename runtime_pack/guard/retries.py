@@ -17,7 +17,9 @@ from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.guard.task_run import TaskRun
 from runtime_pack.machine import Outcome, OutcomeKind, Stop
 from runtime_pack.messages import Turn, TurnStatus, Usage, clean_text, turn_fault
-from runtime_pack.ports import SleepingClock
+from runtime_pack.ports import (
+    is_sleeping,
+)
 from runtime_pack.records import StepRecord, turn_retried
 from runtime_pack.retries import Hold, Wait, asked_wait, next_attempt
 
@@ -110,7 +112,7 @@ class Asking:
             NotAnswered: the run is to stop after the step in hand.
         """
         run, clock = self._run, self._run.clock
-        sleep = clock.sleep if isinstance(clock, SleepingClock) else asyncio.sleep
+        sleep = clock.sleep if is_sleeping(clock) else asyncio.sleep
         try:
             await bounded(run, None, sleep(seconds), idle=True)
         except TimeUp:

@@ -49,7 +49,7 @@ from runtime_pack.guard.task_run import GRACE_SECONDS
 from runtime_pack.ledger import TURNS
 from runtime_pack.machine import Pending, Refused, ingest_call
 from runtime_pack.messages import Json, ToolMessage, frozen_arguments
-from runtime_pack.ports import PreflightRuntime, ToolRuntime, TurnRequest
+from runtime_pack.ports import ToolRuntime, TurnRequest, is_preflight
 from runtime_pack.testing import Rehearsal, ScriptedModel, ToolShelf, calls, reply
 
 ONE = calls(("a", "t:echo", "{}"))
@@ -391,7 +391,7 @@ class HungCheck:
         self._changes = changes
 
     def tool_spec(self, name: str) -> ToolSpec | None:
-        return self._inner.tool_spec(name) if isinstance(self._inner, PreflightRuntime) else None
+        return self._inner.tool_spec(name) if is_preflight(self._inner) else None
 
     async def preflight(
         self, name: str, arguments: Mapping[str, Json], context: ExecutionContext

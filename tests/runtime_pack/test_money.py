@@ -66,7 +66,7 @@ from runtime_pack.messages import (
     Transcript,
     turn_fault,
 )
-from runtime_pack.ports import ExecutionContext, NamingRuntime, TurnRequest
+from runtime_pack.ports import ExecutionContext, TurnRequest, is_naming
 from runtime_pack.testing import (
     Crash,
     CrashingRunStore,
@@ -1309,5 +1309,5 @@ def test_a_runtime_around_the_model_hands_its_name_on() -> None:
         base, provider=corpus, allowlist=["docs.example.org"], emitter=ListEmitter()
     )
 
-    assert isinstance(with_web, NamingRuntime)
+    assert is_naming(with_web)
     assert with_web.model_name == "m"
