@@ -72,6 +72,16 @@ def iterate(stream: AsyncGenerator[LoopEvent, None], name: str) -> Generator[Loo
         worker.stop()
 
 
+def _close(runner: asyncio.Runner) -> None:
+    """Close the loop. Its tasks and generators are over first; then it waits for its executor.
+
+    That waiting takes a thread, and from 3.12 on none can be had at the interpreter's end: then
+    the loop is closed without it, as the runner does by itself.
+    """
+    with contextlib.suppress(RuntimeError):
+        runner.close()
+
+
 class _Worker(threading.Thread):
     """A thread with an event loop in which one stream is read."""
 
@@ -121,10 +131,13 @@ class _Worker(threading.Thread):
             self._loop.set_exception(error)
 
     def _run(self) -> None:
-        with asyncio.Runner() as runner:
+        runner = asyncio.Runner()
+        try:
             # First, so that nothing is left that was to be awaited in it.
             runner.get_loop()
             runner.run(self._serve())
+        finally:
+            _close(runner)
 
     async def _serve(self) -> None:
         self._over, loop = asyncio.Event(), asyncio.get_running_loop()

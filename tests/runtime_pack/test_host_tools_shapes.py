@@ -195,7 +195,8 @@ def test_a_value_survives_the_round_trip(typed: Typed, data: st.DataObject) -> N
 
     taken, second = structured(shape, written)
     assert (True, written) == (taken, _as_json(second))
-    assert first == second or "None" in repr(first)
+    # A default of None is read as the one word of the enum whose value is None.
+    assert first == second or "Colour.NONE" in repr(second)
 
 
 COERCIONS: dict[str, tuple[Any, Any]] = {
