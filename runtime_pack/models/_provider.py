@@ -79,7 +79,7 @@ class ProviderModel(ABC):
     Args:
         model: The model's name at the provider; a `TurnRequest.model` goes before it.
         api_key: The key, or None to send none. The environment is not read here.
-        base_url: The API's address; exactly this one is reached.
+        base_url: The API's address, the provider's own by default; exactly this one is reached.
         policy: What the operator lets us reach; by default exactly the endpoint. A loopback or
             private address has to be in its list, as a literal entry.
         stream: Whether to stream; by default when somebody listens.
@@ -94,6 +94,7 @@ class ProviderModel(ABC):
         UrlRejected: *base_url* is not a URL we accept.
     """
 
+    _url = ""
     _sdk_name = ""
     _provider = ""
     _extra = ""
@@ -105,8 +106,8 @@ class ProviderModel(ABC):
         self,
         model: str,
         *,
-        api_key: str | None,
-        base_url: str,
+        api_key: str | None = None,
+        base_url: str | None = None,
         policy: EgressPolicy | None = None,
         stream: bool | None = None,
         max_output_tokens: int | None = None,
@@ -123,8 +124,8 @@ class ProviderModel(ABC):
         # httpx2 comes with the SDKs, so the door to the network loads after them.
         from runtime_pack.models._guarded_http import Endpoint
 
-        self._endpoint = Endpoint.at(base_url, key=api_key, policy=policy)
-        self._base_url = base_url
+        self._base_url = self._url if base_url is None else base_url
+        self._endpoint = Endpoint.at(self._base_url, key=api_key, policy=policy)
         self._model = model
         self._stream = stream
         self._max_output_tokens = max_output_tokens

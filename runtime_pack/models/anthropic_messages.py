@@ -6,10 +6,9 @@ The official SDK does the protocol (extra `anthropic`); it reaches the network t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from runtime_pack.messages import Json, Turn
+from runtime_pack.messages import Turn
 from runtime_pack.models._messages_wire import (
     MessageEvents,
     message_body,
@@ -18,12 +17,11 @@ from runtime_pack.models._messages_wire import (
 )
 from runtime_pack.models._provider import Heard, ProviderModel, plain
 from runtime_pack.models._wire import parsed_body
-from runtime_pack.ports import Clock, TurnRequest
+from runtime_pack.ports import TurnRequest
 from runtime_pack.wire_names import WireNames
 
 if TYPE_CHECKING:
-    from egress.policy import EgressPolicy
-    from egress.ports import Resolver
+    pass
 
 __all__ = ("ANTHROPIC_URL", "AnthropicMessagesModel")
 
@@ -38,38 +36,12 @@ class AnthropicMessagesModel(ProviderModel):
     Where nobody names a limit of the output, it is 4096 tokens: the API wants one.
     """
 
+    _url = ANTHROPIC_URL
     _sdk_name = "anthropic"
     _provider = "anthropic"
     _extra = "anthropic"
     _key_variable = "ANTHROPIC_API_KEY"
     _reserved = frozenset({"model", "messages", "system", "tools", "stream", "max_tokens"})
-
-    def __init__(
-        self,
-        model: str,
-        *,
-        api_key: str | None = None,
-        base_url: str = ANTHROPIC_URL,
-        policy: EgressPolicy | None = None,
-        stream: bool | None = None,
-        max_output_tokens: int | None = None,
-        options: Mapping[str, Json] | None = None,
-        timeout_seconds: float = 300.0,
-        resolver: Resolver | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            api_key=api_key,
-            base_url=base_url,
-            policy=policy,
-            stream=stream,
-            max_output_tokens=max_output_tokens,
-            options=options,
-            timeout_seconds=timeout_seconds,
-            resolver=resolver,
-            clock=clock,
-        )
 
     def _connect(self, http: Any) -> Any:
         from runtime_pack.models._anthropic_client import anthropic_client

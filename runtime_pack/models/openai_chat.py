@@ -32,6 +32,7 @@ class OpenAIChatModel(ProviderModel):
     sent as `max_tokens`, the name that they all know.
     """
 
+    _url = OPENAI_URL
     _sdk_name = "openai"
     _provider = "openai"
     _extra = "openai"
@@ -46,7 +47,7 @@ class OpenAIChatModel(ProviderModel):
         model: str,
         *,
         api_key: str | None = None,
-        base_url: str = OPENAI_URL,
+        base_url: str | None = None,
         compatible: bool = False,
         policy: EgressPolicy | None = None,
         stream: bool | None = None,

@@ -7,11 +7,10 @@ whole history is sent with every turn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from runtime_pack.errors import ModelRequestError
-from runtime_pack.messages import Json, Turn
+from runtime_pack.messages import Turn
 from runtime_pack.models._provider import Heard, ProviderModel, plain
 from runtime_pack.models._responses_wire import (
     FailedResponse,
@@ -22,12 +21,11 @@ from runtime_pack.models._responses_wire import (
 )
 from runtime_pack.models._wire import parsed_body
 from runtime_pack.models.openai_chat import OPENAI_URL
-from runtime_pack.ports import Clock, TurnRequest
+from runtime_pack.ports import TurnRequest
 from runtime_pack.wire_names import WireNames
 
 if TYPE_CHECKING:
-    from egress.policy import EgressPolicy
-    from egress.ports import Resolver
+    pass
 
 __all__ = ("OpenAIResponsesModel",)
 
@@ -35,6 +33,7 @@ __all__ = ("OpenAIResponsesModel",)
 class OpenAIResponsesModel(ProviderModel):
     """A model over the Responses API; see `ProviderModel` for the arguments."""
 
+    _url = OPENAI_URL
     _sdk_name = "openai"
     _provider = "openai"
     _extra = "openai"
@@ -43,33 +42,6 @@ class OpenAIResponsesModel(ProviderModel):
         {"model", "input", "tools", "stream", "store", "background", "max_output_tokens"}
         | {"previous_response_id", "conversation"}
     )
-
-    def __init__(
-        self,
-        model: str,
-        *,
-        api_key: str | None = None,
-        base_url: str = OPENAI_URL,
-        policy: EgressPolicy | None = None,
-        stream: bool | None = None,
-        max_output_tokens: int | None = None,
-        options: Mapping[str, Json] | None = None,
-        timeout_seconds: float = 300.0,
-        resolver: Resolver | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            api_key=api_key,
-            base_url=base_url,
-            policy=policy,
-            stream=stream,
-            max_output_tokens=max_output_tokens,
-            options=options,
-            timeout_seconds=timeout_seconds,
-            resolver=resolver,
-            clock=clock,
-        )
 
     def _connect(self, http: Any) -> Any:
         from runtime_pack.models._openai_client import openai_client
