@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import hashlib
@@ -10,8 +9,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +19,9 @@ import orjson
 from runtime_pack.errors import RunBusy, RunConflict, RunNotFound, StateRefused, StoreError
 from runtime_pack.seal import Seal
 from runtime_pack.stores.claims import Claims
-from runtime_pack.stores.port import Claim, SavedRun, checked_run_id, is_run_id
+from runtime_pack.stores.port import SavedRun, checked_run_id, is_run_id
 from runtime_pack.stores.regular import opened_regular, read_regular
-from runtime_pack.stores.threads import whole
+from runtime_pack.stores.threads import BlockingStore
 
 __all__ = ("DirectoryRunStore", "Disk")
 
@@ -82,7 +80,7 @@ class Disk:
         os.link(source, target)
 
 
-class DirectoryRunStore:
+class DirectoryRunStore(BlockingStore):
     """Runs as files: a folder a run, rows appended, the head replaced atomically, both synced.
 
     A crash at any point leaves the last committed revision: rows beyond the head's count are
@@ -94,57 +92,12 @@ class DirectoryRunStore:
 
     def __init__(self, path: Path | str, *, seal: Seal, disk: Disk | None = None) -> None:
         self.path = Path(path)
-        self._seal = seal
         self._disk = disk or Disk()
-        self._claims = Claims(self.path / ".claims")
-        self._letter_counts: dict[str, int] = {}
+        super().__init__(seal, Claims(self.path / ".claims"))
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"the store cannot be made: {error}") from error
-
-    @property
-    def seal(self) -> Seal:
-        """The host's key."""
-        return self._seal
-
-    async def commit(
-        self, run_id: str, *, expected: int, head: bytes, rows: Sequence[bytes]
-    ) -> int:
-        """See `RunStore.commit`."""
-        return await whole(partial(self._commit, run_id, expected, head, tuple(rows)))
-
-    async def load(self, run_id: str) -> SavedRun:
-        """See `RunStore.load`."""
-        return await asyncio.to_thread(self.read, run_id)
-
-    async def list_ids(self) -> tuple[str, ...]:
-        """See `SharedRunStore.list_ids`."""
-        return await asyncio.to_thread(self.run_ids)
-
-    async def delete(self, run_id: str) -> None:
-        """See `SharedRunStore.delete`."""
-        await whole(partial(self._delete, run_id))
-
-    async def post(self, run_id: str, key: str, body: bytes) -> bytes:
-        """See `SharedRunStore.post`."""
-        return await whole(partial(self._post, run_id, key, body))
-
-    async def letters(self, run_id: str) -> Mapping[str, bytes]:
-        """See `SharedRunStore.letters`."""
-        return await asyncio.to_thread(self._read_letters, run_id)
-
-    def letter_count(self, run_id: str) -> int:
-        """See `SharedRunStore.letter_count`."""
-        return self._letter_counts.get(run_id, 0)
-
-    async def claim(self, run_id: str) -> Claim | None:
-        """See `SharedRunStore.claim`."""
-        return await asyncio.to_thread(self._claims.take, checked_run_id(run_id))
-
-    async def is_claimed(self, run_id: str) -> bool:
-        """See `SharedRunStore.is_claimed`."""
-        return await asyncio.to_thread(self._claims.is_taken, checked_run_id(run_id))
 
     def run_ids(self) -> tuple[str, ...]:
         """The ids of the saved runs, sorted: also of those that cannot be looked into.

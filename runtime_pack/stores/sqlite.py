@@ -6,14 +6,12 @@ database itself refuse to change one, or to delete one of a run that is there.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeAlias
@@ -21,8 +19,8 @@ from typing import Final, Self, TypeAlias
 from runtime_pack.errors import RunBusy, RunConflict, RunNotFound, StateRefused, StoreError
 from runtime_pack.seal import Seal
 from runtime_pack.stores.claims import Claims
-from runtime_pack.stores.port import Claim, SavedRun, checked_run_id, is_run_id
-from runtime_pack.stores.threads import whole
+from runtime_pack.stores.port import SavedRun, checked_run_id, is_run_id
+from runtime_pack.stores.threads import BlockingStore
 
 __all__ = ("SQLiteRunStore",)
 
@@ -62,7 +60,7 @@ _TABLES: Final = (
 )
 
 
-class SQLiteRunStore:
+class SQLiteRunStore(BlockingStore):
     """Runs in one SQLite file of mode 0600, for any number of threads and processes of a machine.
 
     Connections are opened when they are needed and kept: each is used by one thread at a time, off
@@ -90,16 +88,14 @@ class SQLiteRunStore:
         connect: Connect = sqlite3.connect,
     ) -> None:
         self.path = Path(path)
-        self._seal = seal
         self._busy_seconds = busy_seconds
         self._connect = connect
-        self._claims = Claims(self.path.with_name(f"{self.path.name}.claims"))
+        super().__init__(seal, Claims(self.path.with_name(f"{self.path.name}.claims")))
         self._lock = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
         self._of_parent: list[sqlite3.Connection] = []
         self._pid = os.getpid()
         self._closed = False
-        self._letter_counts: dict[str, int] = {}
         try:
             with self._reported("the store cannot be made"):
                 self._make()
@@ -107,11 +103,6 @@ class SQLiteRunStore:
             # Nobody will close a store that was never made.
             self.close()
             raise
-
-    @property
-    def seal(self) -> Seal:
-        """The host's key."""
-        return self._seal
 
     def close(self) -> None:
         """Close the connections that nobody uses; the others when they are given back."""
@@ -131,44 +122,6 @@ class SQLiteRunStore:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    async def commit(
-        self, run_id: str, *, expected: int, head: bytes, rows: Sequence[bytes]
-    ) -> int:
-        """See `RunStore.commit`."""
-        return await whole(partial(self._commit, run_id, expected, head, tuple(rows)))
-
-    async def load(self, run_id: str) -> SavedRun:
-        """See `RunStore.load`."""
-        return await asyncio.to_thread(self._load, run_id)
-
-    async def list_ids(self) -> tuple[str, ...]:
-        """See `SharedRunStore.list_ids`."""
-        return await asyncio.to_thread(self._list_ids)
-
-    async def delete(self, run_id: str) -> None:
-        """See `SharedRunStore.delete`."""
-        await whole(partial(self._delete, run_id))
-
-    async def post(self, run_id: str, key: str, body: bytes) -> bytes:
-        """See `SharedRunStore.post`."""
-        return await whole(partial(self._post, run_id, key, body))
-
-    async def letters(self, run_id: str) -> Mapping[str, bytes]:
-        """See `SharedRunStore.letters`."""
-        return await asyncio.to_thread(self._letters, run_id)
-
-    def letter_count(self, run_id: str) -> int:
-        """See `SharedRunStore.letter_count`."""
-        return self._letter_counts.get(run_id, 0)
-
-    async def claim(self, run_id: str) -> Claim | None:
-        """See `SharedRunStore.claim`."""
-        return await asyncio.to_thread(self._claims.take, checked_run_id(run_id))
-
-    async def is_claimed(self, run_id: str) -> bool:
-        """See `SharedRunStore.is_claimed`."""
-        return await asyncio.to_thread(self._claims.is_taken, checked_run_id(run_id))
 
     # ── connections ───────────────────────────────────────────────────────────────────────────
 
@@ -305,7 +258,8 @@ class SQLiteRunStore:
         self._letter_counts[run_id] = int(letters[0])
         return found + 1
 
-    def _load(self, run_id: str) -> SavedRun:
+    def read(self, run_id: str) -> SavedRun:
+        """The last committed revision; see `RunStore.load`."""
         checked_run_id(run_id)
         with self._reading(f"run {run_id} cannot be read") as connection:
             asked = connection.execute(
@@ -323,7 +277,8 @@ class SQLiteRunStore:
             raise StateRefused(f"run {run_id} holds something that was not written here")
         return SavedRun(run_id=run_id, revision=revision, head=head, rows=bodies)
 
-    def _list_ids(self) -> tuple[str, ...]:
+    def run_ids(self) -> tuple[str, ...]:
+        """The ids of the saved runs, sorted; see `SharedRunStore.list_ids`."""
         with self._reading("the runs cannot be listed") as connection:
             rows = connection.execute("SELECT run_id FROM runs ORDER BY run_id").fetchall()
         return tuple(str(run_id) for (run_id,) in rows if is_run_id(str(run_id)))
@@ -357,7 +312,7 @@ class SQLiteRunStore:
             ).fetchone()[0]
         return standing
 
-    def _letters(self, run_id: str) -> Mapping[str, bytes]:
+    def _read_letters(self, run_id: str) -> Mapping[str, bytes]:
         checked_run_id(run_id)
         with self._reading(f"the letters of run {run_id} cannot be read") as connection:
             rows = connection.execute(
