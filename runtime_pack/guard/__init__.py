@@ -100,8 +100,7 @@ def create_agent_task_run(
         ContractError: the contract or the id is not valid, something remembered is no rule, the
             clock cannot be used, or there is a budget of money without a table.
     """
-    if not isinstance(contract, TaskContract):
-        raise ContractError("contract", "must be a TaskContract")
+    _check_contract(contract, prices)
     for path, port, method in (
         ("approver", approver, "decide"),
         ("emitter", emitter, "emit"),
@@ -114,10 +113,6 @@ def create_agent_task_run(
     _check_clock(clock)
     if seal is not None and not isinstance(seal, Seal):
         raise ContractError("seal", "must be a Seal: give Seal(key)")
-    if prices is not None and not isinstance(prices, PriceTable):
-        raise ContractError("prices", "must be a PriceTable")
-    if prices is None and contract.max_cost is not None:
-        raise ContractError("prices", "a budget of money needs a price table")
     run = AgentTaskRun(
         contract=contract,
         task=task,
@@ -142,6 +137,15 @@ def create_agent_task_run(
     if kill_switch is not None:
         kill_switch.register(run)
     return run
+
+
+def _check_contract(contract: object, prices: object) -> None:
+    if not isinstance(contract, TaskContract):
+        raise ContractError("contract", "must be a TaskContract")
+    if prices is not None and not isinstance(prices, PriceTable):
+        raise ContractError("prices", "must be a PriceTable")
+    if prices is None and contract.max_cost is not None:
+        raise ContractError("prices", "a budget of money needs a price table")
 
 
 class AgentTaskRun(TaskRun):

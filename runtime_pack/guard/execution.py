@@ -114,6 +114,9 @@ def call_context(
     )
 
 
+_CHANGED: Final = refusal(CallCode.POLICY_ERROR, "The arguments are not those that were judged.")
+
+
 class Execution:
     """Runs held steps through the inner runtime."""
 
@@ -151,19 +154,15 @@ class Execution:
         if held is None or not held.ready or held.tool != call.name or spec.name != call.name:
             raise ContractError("step", f"{step!r} was not admitted for this call")
         if not _is_as_judged(call, held):
-            return self._changed(step, call, held, attempt)
+            return self._not_run(step, call, held, attempt, _CHANGED)
         if run.is_interrupted():
             return NOT_BEGUN
-        record = self._record(step, call, held, attempt)
-        subject = run.subject(step, call.id)
         begun = run.clock.monotonic()
         short = run.ledger.hard_shortfall(begun)
         if short is not None:
-            run.settle(step, ran=False)
-            output = exhausted(short)
-            run.steps.append(record)
-            self._finish(record, subject, output, begun)
-            return output
+            return self._not_run(step, call, held, attempt, exhausted(short))
+        record = self._record(step, call, held, attempt)
+        subject = run.subject(step, call.id)
         if run.audit is not None:
             self._announce(run.audit, record, subject, at_once=not beside)
         run.steps.append(record)
@@ -187,10 +186,11 @@ class Execution:
             run.repeats.settle(step, Recorded(output.text, output.ok, output.label))
         return output
 
-    def _changed(self, step: str, call: ToolCall, held: Held, attempt: int) -> ToolOutput:
-        """What is to run is not what was judged: it does not."""
+    def _not_run(
+        self, step: str, call: ToolCall, held: Held, attempt: int, output: ToolOutput
+    ) -> ToolOutput:
+        """A held step that does not run after all is settled and on record as any other."""
         run, begun = self._run, self._run.clock.monotonic()
-        output = refusal(CallCode.POLICY_ERROR, "The arguments are not those that were judged.")
         run.settle(step, ran=False)
         record = self._record(step, call, held, attempt)
         run.steps.append(record)
