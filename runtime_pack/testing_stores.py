@@ -13,6 +13,7 @@ makes runs of its own, so the storage may be shared between them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -355,6 +356,34 @@ class SharedRunStoreContract(RunStoreContract):
             _equal((b"{}",), (await store.load(other)).rows)
 
         asyncio.run(scenario())
+
+    def test_a_reader_beside_first_commits_and_deletions_sees_a_whole_run_or_none(self) -> None:
+        """A run that comes and goes meanwhile is there or not; it is never said to be damaged."""
+        run_id, store = _new_id(), self.open_store(self.seal)
+        done = threading.Event()
+        rows = [_numbered(0)] * 3
+
+        async def write() -> None:
+            for _ in range(30):
+                head = sealed(run_id, 1, rows, self.seal)
+                await store.commit(run_id, expected=0, head=head, rows=rows)
+                await store.delete(run_id)
+
+        async def read() -> None:
+            reader = self.open_store(self.seal)
+            while not done.is_set():
+                with contextlib.suppress(RunNotFound):
+                    found = await reader.load(run_id)
+                    _equal((1, 3), (found.revision, len(found.rows)))
+                    open_head(found, self.seal)
+
+        def writing() -> None:
+            try:
+                asyncio.run(write())
+            finally:
+                done.set()
+
+        _in_threads([writing, lambda: asyncio.run(read()), lambda: asyncio.run(read())])
 
     def test_a_run_that_is_driven_is_not_deleted(self) -> None:
         """It is busy until its driver lets go."""

@@ -131,11 +131,9 @@ class DirectoryRunStore(BlockingStore):
         """
         folder = self._folder(run_id)
         try:
-            envelope = _read_envelope(folder)
-            content = read_regular(folder / "rows.jsonl", _MAX_ROWS_BYTES)
+            with _opened_folder(folder) as handle:
+                envelope, content = self._read_files(folder, handle)
         except (FileNotFoundError, NotADirectoryError) as error:
-            if (folder / "head.json").exists():
-                raise StateRefused(f"the rows of run {run_id} are gone") from error
             raise RunNotFound(run_id) from error
         except OSError as error:
             raise StoreError(f"run {run_id} cannot be read: {error}") from error
@@ -147,6 +145,17 @@ class DirectoryRunStore(BlockingStore):
         return SavedRun(
             run_id=run_id, revision=envelope.revision, head=envelope.head, rows=tuple(rows)
         )
+
+    def _read_files(self, folder: Path, handle: int) -> tuple[_Envelope, bytes]:
+        """The head and the rows of one folder, whatever takes its name meanwhile."""
+        envelope = _read_envelope(folder, dir_fd=handle)
+        try:
+            return envelope, read_regular(folder / "rows.jsonl", _MAX_ROWS_BYTES, dir_fd=handle)
+        except FileNotFoundError as error:
+            # A run that is deleted meanwhile is in a folder of another name: it is not there.
+            if os.path.samestat(folder.stat(), os.fstat(handle)):
+                raise StateRefused(f"the rows of run {folder.name} are gone") from error
+            raise
 
     # ── writing; all of it runs in threads ────────────────────────────────────────────────────
 
@@ -337,9 +346,18 @@ class _Envelope:
     head: bytes
 
 
-def _read_envelope(folder: Path) -> _Envelope:
+@contextlib.contextmanager
+def _opened_folder(path: Path) -> Iterator[int]:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        value = orjson.loads(read_regular(folder / "head.json", _MAX_HEAD_BYTES))
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _read_envelope(folder: Path, *, dir_fd: int | None = None) -> _Envelope:
+    try:
+        value = orjson.loads(read_regular(folder / "head.json", _MAX_HEAD_BYTES, dir_fd=dir_fd))
     except orjson.JSONDecodeError as error:
         raise StateRefused(f"{folder.name}/head.json is not JSON") from error
     if not isinstance(value, dict) or value.keys() | {"schema"} != _ENVELOPE_KEYS:

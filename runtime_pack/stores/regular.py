@@ -22,14 +22,14 @@ __all__ = ("opened_regular", "read_regular")
 _FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def read_regular(path: Path, most: int) -> bytes:
-    """The content of a file.
+def read_regular(path: Path, most: int, *, dir_fd: int | None = None) -> bytes:
+    """The content of a file; with *dir_fd*, of the one of its name in that open folder.
 
     Raises:
         OSError: it is not there or cannot be read.
         StateRefused: there is something of the name that is no file, or it is above *most* bytes.
     """
-    with opened_regular(path, os.O_RDONLY) as handle:
+    with opened_regular(path, os.O_RDONLY, dir_fd=dir_fd) as handle:
         if os.fstat(handle).st_size > most:
             raise StateRefused(f"{_name(path)} is larger than {most} bytes")
         with os.fdopen(handle, "rb", closefd=False) as file:
@@ -37,15 +37,16 @@ def read_regular(path: Path, most: int) -> bytes:
 
 
 @contextlib.contextmanager
-def opened_regular(path: Path, flags: int) -> Iterator[int]:
+def opened_regular(path: Path, flags: int, *, dir_fd: int | None = None) -> Iterator[int]:
     """An open file; one that is made is for its owner only.
 
     Raises:
         OSError: it is not there or cannot be opened.
         StateRefused: there is something of the name that is no file.
     """
+    named = path if dir_fd is None else path.name
     try:
-        handle = os.open(path, flags | _FLAGS, 0o600)
+        handle = os.open(named, flags | _FLAGS, 0o600, dir_fd=dir_fd)
     except OSError as error:
         # A link; a pipe that nobody reads, or a device that is not there.
         if error.errno in {errno.ELOOP, errno.ENXIO}:
