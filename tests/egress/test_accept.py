@@ -72,20 +72,126 @@ def test_without_a_descriptor_connections_wait_and_one_line_tells(
     assert line.exc_info is None
 
 
-def test_a_connection_that_has_gone_already_is_passed_over() -> None:
-    """The next one is taken in the same turn."""
+async def _turns(count: int = 50) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_without_a_descriptor_the_loop_does_not_spin() -> None:
+    """The listener stays readable meanwhile, and is not looked at before the pause is over."""
 
     async def main() -> None:
-        listener = _listener(errno.ECONNABORTED, errno.EPROTO)
+        listener = _listener(*[errno.EMFILE] * 1000)
         acceptor = Acceptor(listener, _Greets)
-        async with asyncio.timeout(5):
-            reader, writer = await asyncio.open_connection(*listener.getsockname())
-            assert b"hello" == await reader.read(-1)
-            writer.close()
-            await writer.wait_closed()
+        with socket.create_connection(listener.getsockname()):
+            await _turns()
+            assert 990 < len(listener.errors) < 1000
+            await acceptor.aclose()
+
+    asyncio.run(main())
+
+
+def test_without_room_the_loop_does_not_spin() -> None:
+    """The listener stays readable meanwhile, and nobody is asked again before `resume`."""
+    asked: list[bool] = []
+
+    def has_room() -> bool:
+        asked.append(False)
+        return False
+
+    async def main() -> None:
+        listener = _listener()
+        acceptor = Acceptor(listener, _Greets, has_room=has_room)
+        with socket.create_connection(listener.getsockname()):
+            await _turns()
+            assert [False] == asked
+            await acceptor.aclose()
+
+    asyncio.run(main())
+
+
+def test_nobody_there_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """A listener that turns out to be empty is neither told of nor paused."""
+
+    async def main() -> None:
+        acceptor = Acceptor(_listener(), _Greets)
+        acceptor._take()
+        assert acceptor._retry is None
         await acceptor.aclose()
 
     asyncio.run(main())
+    assert [] == [each for each in caplog.records if each.name == "egress._accept"]
+
+
+def test_one_turn_takes_a_batch_and_leaves_the_loop_to_others() -> None:
+    """A flood of connections does not hold the loop; the rest is taken in later turns."""
+
+    async def main() -> None:
+        listener = _listener()
+        acceptor = Acceptor(listener, _Greets)
+        clients = [socket.create_connection(listener.getsockname()) for _ in range(40)]
+        acceptor._take()
+        assert 16 == len(acceptor._adopting)
+        for client in clients:
+            client.setblocking(False)
+            async with asyncio.timeout(5):
+                assert b"hello" == await asyncio.get_running_loop().sock_recv(client, 16)
+            client.close()
+        await acceptor.aclose()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errno.ECONNABORTED,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENOPROTOOPT,
+        errno.EOPNOTSUPP,
+        errno.EPERM,
+        errno.EPROTO,
+    ],
+)
+def test_a_connection_that_has_gone_already_is_passed_over(
+    caplog: pytest.LogCaptureFixture, error: int
+) -> None:
+    """The next one is taken in the same turn, and nothing is told: it is no fault of ours."""
+
+    async def main() -> None:
+        listener = _listener(error)
+        acceptor = Acceptor(listener, _Greets)
+        with socket.create_connection(listener.getsockname()):
+            acceptor._take()
+            assert 1 == len(acceptor._adopting)
+            await acceptor.aclose()
+
+    asyncio.run(main())
+    assert [] == [each for each in caplog.records if each.name == "egress._accept"]
+
+
+def test_a_connection_without_a_protocol_is_closed() -> None:
+    """Where the factory fails, its client is not left waiting for ever."""
+    told: list[dict[str, Any]] = []
+
+    def fail() -> asyncio.Protocol:
+        raise ValueError("no protocol")
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        listener = _listener()
+        acceptor = Acceptor(listener, fail)
+        with socket.create_connection(listener.getsockname()) as client:
+            client.setblocking(False)
+            async with asyncio.timeout(5):
+                assert b"" == await asyncio.get_running_loop().sock_recv(client, 16)
+            await acceptor.aclose()
+
+    asyncio.run(main())
+    assert [] == told
 
 
 def test_who_finds_no_room_waits_in_the_kernel() -> None:

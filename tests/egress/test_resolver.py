@@ -64,6 +64,27 @@ def test_one_owner_does_not_starve_another() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(("owners", "started"), [(1, 8), (8, 64), (10, 66)])
+def test_the_threads_have_a_bound_without_being_asked_for_one(owners: int, started: int) -> None:
+    """Eight of one owner, 64 of all, and above these one for whoever has none."""
+    silent = _Silent()
+
+    async def main() -> None:
+        lookups = Lookups()
+        stuck = [
+            asyncio.ensure_future(lookups.run(owner, silent, "a", 1))
+            for owner in range(owners)
+            for _ in range(20)
+        ]
+        await _until(silent, started)
+        # Who runs is counted before its thread starts.
+        assert started == lookups._count == sum(lookups._running.values())
+        silent.answer.set()
+        await asyncio.gather(*stuck)
+
+    asyncio.run(main())
+
+
 def test_who_has_given_up_is_still_counted_and_never_started_twice() -> None:
     """A deadline ends the wait and not the thread; what had not begun is not begun any more."""
     silent = _Silent()

@@ -138,6 +138,9 @@ def test_a_probe_proves_only_when_tried_failed_and_unseen(
         (StreamKind.TERMINAL, True),
         (StreamKind.MEMORY, True),
         (StreamKind.SOCKET, False),
+        (StreamKind.FOLDER, False),
+        (StreamKind.KERNEL, False),
+        (StreamKind.MASTER, False),
         (StreamKind.OTHER, False),
     ],
 )
@@ -195,6 +198,31 @@ def test_nobody_may_write_what_is_the_kernels() -> None:
     assert write_rights(is_folder=False) == 1 << 1
     assert KERNEL_FOLDERS == ("proc", "sys")
     assert {"proc", "sysfs", "cgroup", "cgroup2", "debugfs"} <= set(KERNEL_FILE_SYSTEMS)
+
+
+# Copied once more from linux/magic.h, by the names that it has there.
+_MAGIC = {
+    "binfmt_misc": 0x42494E4D,  # BINFMTFS_MAGIC
+    "bpf": 0xCAFE4A11,  # BPF_FS_MAGIC
+    "cgroup": 0x27E0EB,  # CGROUP_SUPER_MAGIC
+    "cgroup2": 0x63677270,  # CGROUP2_SUPER_MAGIC
+    "configfs": 0x62656570,  # CONFIGFS_MAGIC of fs/configfs/mount.c
+    "debugfs": 0x64626720,  # DEBUGFS_MAGIC
+    "efivarfs": 0xDE5E81E4,  # EFIVARFS_MAGIC
+    "proc": 0x9FA0,  # PROC_SUPER_MAGIC
+    "pstore": 0x6165676C,  # PSTOREFS_MAGIC
+    "resctrl": 0x7655821,  # RDTGROUP_SUPER_MAGIC
+    "securityfs": 0x73636673,  # SECURITYFS_MAGIC
+    "selinuxfs": 0xF97CFF8C,  # SELINUX_MAGIC
+    "smackfs": 0x43415D53,  # SMACK_MAGIC
+    "sysfs": 0x62656572,  # SYSFS_MAGIC
+    "tracefs": 0x74726163,  # TRACEFS_MAGIC
+}
+
+
+def test_every_file_system_of_the_kernels_is_known_by_its_word() -> None:
+    """What is missing here is written to wherever it is mounted, and passes as a stream."""
+    assert dict(KERNEL_FILE_SYSTEMS) == _MAGIC
 
 
 @pytest.mark.parametrize("abi", [0, 1, 3])

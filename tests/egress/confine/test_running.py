@@ -591,6 +591,65 @@ def test_a_stream_has_the_kind_of_what_it_leads_to(path: str, flags: int, kind: 
         os.close(given)
 
 
+def _block_device(folder: Path) -> int:
+    """A descriptor of one; it is not opened for reading, so its driver is not asked."""
+    found = next((each for each in Path("/dev").iterdir() if each.is_block_device()), None)
+    if found is None:
+        # Ram disks have the number that memory devices have among the character devices.
+        found = folder / "ram"
+        try:
+            os.mknod(found, stat.S_IFBLK | 0o600, os.makedev(1, 0))
+        except OSError:
+            pytest.skip("no block device here")
+    return os.open(found, os.O_PATH)
+
+
+def test_a_block_device_as_a_stream_is_refused(ourselves: Any, boundary: Boundary) -> None:
+    """It is a disk, or a network of its own: neither file, pipe nor terminal."""
+    given = _block_device(ourselves.new_folder())
+    try:
+        code, found = ourselves.run(["true"], boundary=boundary, stdin=given)
+    finally:
+        os.close(given)
+
+    assert code == 99
+    assert "stdin: a socket that leads outside, a folder, a device" in found["error"]
+
+
+def test_a_ram_disk_is_no_memory_device(tmp_path: Path) -> None:
+    """Both have the major number 1, one among block devices and one among character devices."""
+    try:
+        os.mknod(tmp_path / "ram", stat.S_IFBLK | 0o600, os.makedev(1, 0))
+    except OSError:
+        pytest.skip("no device can be made here")
+    given = os.open(tmp_path / "ram", os.O_PATH)
+    try:
+        assert _stream_kind(given) is StreamKind.OTHER
+    finally:
+        os.close(given)
+
+
+def test_a_device_that_is_no_memory_is_no_memory_device(tmp_path: Path) -> None:
+    """A tunnel device (10:200) is a network interface for whoever holds it."""
+    try:
+        os.mknod(tmp_path / "tun", stat.S_IFCHR | 0o600, os.makedev(10, 200))
+    except OSError:
+        pytest.skip("no device can be made here")
+    given = os.open(tmp_path / "tun", os.O_PATH)
+    try:
+        assert _stream_kind(given) is StreamKind.OTHER
+    finally:
+        os.close(given)
+
+
+def test_a_closed_stream_is_safe() -> None:
+    """There is nothing in it that leads anywhere."""
+    given = os.open(os.devnull, os.O_RDONLY)
+    os.close(given)
+
+    assert _stream_kind(given) is StreamKind.CLOSED
+
+
 @pytest.mark.parametrize("kind", ["pipe", "terminal", "file", "null"])
 def test_pipes_terminals_and_files_are_streams(
     ourselves: Any, boundary: Boundary, kind: str, tmp_path: Path

@@ -449,9 +449,11 @@ def test_a_denial_with_a_broken_body_is_a_denial(
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("R1", "R1"),
-        ("R15", "R15"),
+        *((f"R{number}", f"R{number}") for number in range(1, 16)),
         ("R0", "R13"),
+        ("R10x", "R13"),
+        ("xR4", "R13"),
+        ("R99", "R13"),
         ("R16", "R13"),
         ("R04", "R13"),
         ("R4\n", "R13"),
