@@ -88,20 +88,64 @@ def test_the_threads_have_a_bound_without_being_asked_for_one(owners: int, start
 def test_who_has_given_up_is_still_counted_and_never_started_twice() -> None:
     """A deadline ends the wait and not the thread; what had not begun is not begun any more."""
     silent = _Silent()
+    told: list[dict[str, Any]] = []
 
     async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
         lookups = Lookups(per_owner=2, in_all=64)
         waits = [asyncio.ensure_future(lookups.run("one", silent, str(n), 1)) for n in range(5)]
         await _until(silent, 2)
         for each in waits:
             each.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
+        assert not lookups._waiting
         later = asyncio.ensure_future(lookups.run("one", silent, "later", 1))
         await asyncio.sleep(0.05)
         assert 2 == len(silent.asked)
         silent.answer.set()
         assert ["later:1"] == list(await later)
         assert ["0", "1", "later"] == sorted(silent.asked)
+        # What was found for those who have left is nobody's, and no error.
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert [] == told
+
+
+def test_who_has_given_up_keeps_nobody_else_waiting() -> None:
+    """An owner with nothing left to do is passed over by the turns."""
+    silent = _Silent()
+
+    async def main() -> None:
+        lookups = Lookups(per_owner=1, in_all=1)
+        running = asyncio.ensure_future(lookups.run("one", silent, "a", 1))
+        waiting = asyncio.ensure_future(lookups.run("one", silent, "a", 1))
+        await _until(silent, 1)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        silent.answer.set()
+        await running
+        async with asyncio.timeout(5):
+            assert ["b:2"] == list(await lookups.run("two", _at_once, "b", 2))
+
+    asyncio.run(main())
+
+
+def test_a_look_up_without_a_thread_fails_and_frees_its_place() -> None:
+    """A machine that gives no thread is an error of the look-up, and not one for ever."""
+
+    async def main() -> None:
+        lookups = Lookups(per_owner=1, in_all=1)
+        # No machine has room for such a stack.
+        before = threading.stack_size(1 << 50)
+        try:
+            for _ in range(3):
+                with pytest.raises(OSError, match="no thread"):
+                    await lookups.run("one", _at_once, "a", 1)
+        finally:
+            threading.stack_size(before)
+        assert not lookups._running
+        assert ["a:1"] == list(await lookups.run("one", _at_once, "a", 1))
 
     asyncio.run(main())
 
@@ -116,18 +160,23 @@ def test_turns_are_taken() -> None:
         return []
 
     async def main() -> None:
-        gate = _Silent()
-        lookups = Lookups(per_owner=1, in_all=1)
-        first = [asyncio.ensure_future(lookups.run(owner, gate, "x", 1)) for owner in ("a", "b")]
-        await _until(gate, 2)
+        held, last = _Silent(), _Silent()
+        # One place is left beside what is held, so that one look-up follows another.
+        lookups = Lookups(per_owner=8, in_all=3)
+        holding = [asyncio.ensure_future(lookups.run(owner, held, "x", 1)) for owner in ("a", "b")]
+        await _until(held, 2)
+        holding.append(asyncio.ensure_future(lookups.run("a", last, "x", 1)))
+        await _until(last, 1)
         jobs = [
             asyncio.ensure_future(lookups.run(owner, look_up, owner, 1))
             for owner in ("a", "a", "a", "b", "b", "b")
         ]
         await asyncio.sleep(0)
-        gate.answer.set()
-        await asyncio.gather(*first, *jobs)
-        assert {"a": 3, "b": 3} == {name: order.count(name) for name in "ab"}
+        last.answer.set()
+        await asyncio.gather(*jobs)
+        assert ["a", "b"] * 3 == order
+        held.answer.set()
+        await asyncio.gather(*holding)
 
     asyncio.run(main())
 
@@ -170,13 +219,17 @@ def test_a_resolver_takes_threads_from_the_shares_that_it_is_given() -> None:
 
     class Counting(Lookups):
         async def run(self, owner: Any, look_up: Any, host: str, port: int) -> Any:
-            asked.append(host)
+            asked.append((owner, host))
             return await super().run(owner, look_up, host, port)
 
-    asked: list[str] = []
-    asyncio.run(SystemResolver(Counting()).resolve("localhost", 80))
+    asked: list[tuple[Any, str]] = []
+    shares = Counting()
+    one, two = SystemResolver(shares), SystemResolver(shares)
+    asyncio.run(one.resolve("localhost", 80))
+    asyncio.run(two.resolve("localhost", 80))
 
-    assert asked == ["localhost"]
+    # Each in its own name: what one of them waits for is not taken from the other's share.
+    assert asked == [(one, "localhost"), (two, "localhost")]
 
 
 def test_the_system_resolver() -> None:

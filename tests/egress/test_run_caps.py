@@ -266,3 +266,13 @@ def test_what_was_not_counted_is_not_gone_on_from(stored: object) -> None:
     """A count that is less than nothing would give a run more than its caps."""
     with pytest.raises(ValueError, match="used"):
         RunUsage.from_json(stored)
+
+
+def test_who_has_used_more_than_the_caps_gets_nothing_back() -> None:
+    """Caps that were lowered meanwhile grant no byte, and take none of the counted ones away."""
+    meter = RunMeter(RunLimits(max_bytes=5), used=RunUsage(requests=1, raw_bytes=9))
+
+    assert 0 == meter.take(3)
+    assert 9 == meter.raw_bytes
+    with pytest.raises(RunCapReached):
+        meter.begin("fetch", host="a.test", hop=0)

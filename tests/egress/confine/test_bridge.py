@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import resource
 import socket
 import struct
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from egress._confine_bridge import bridged
+from egress._confine_bridge import _End, bridged
 
 pytestmark = pytest.mark.loopback
 
@@ -79,7 +80,8 @@ def test_a_cut_stays_a_cut(by: str) -> None:
     asyncio.run(main())
 
 
-def test_a_full_bridge_lets_others_wait() -> None:
+@pytest.mark.parametrize(("soft", "pairs"), [(130, 4), (152, 6)])
+def test_a_full_bridge_lets_others_wait(soft: int, pairs: int) -> None:
     """As many pairs as the descriptor limit has room for; the next is served when one has ended."""
 
     async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -94,17 +96,17 @@ def test_a_full_bridge_lets_others_wait() -> None:
                 writer.write(b"x")
             answers = [asyncio.ensure_future(reader.readexactly(1)) for reader, _ in clients]
             await asyncio.sleep(0.2)
-            assert 4 == sum(answer.done() for answer in answers)
+            assert pairs == sum(answer.done() for answer in answers)
             for answer, (_, writer) in zip(answers, clients, strict=True):
                 assert b"x" == await answer
                 await _shut(writer)
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (130, hard))
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     try:
         asyncio.run(main())
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
 
 
 def test_what_has_ended_in_both_directions_is_closed() -> None:
@@ -125,5 +127,57 @@ def test_what_has_ended_in_both_directions_is_closed() -> None:
                 await _shut(writer)
             await asyncio.sleep(0.05)
             assert _descriptors() <= before + 2
+
+    asyncio.run(main())
+
+
+class _DeadSocket:
+    """Every option ends as on a socket whose peer has reset it."""
+
+    def setsockopt(self, *arguments: object) -> None:
+        del arguments
+        raise OSError(errno.EINVAL, "gone")
+
+
+class _DeadTransport(asyncio.Transport):
+    """A transport of a dead socket that its loop has not noticed yet."""
+
+    def __init__(self) -> None:
+        super().__init__({"socket": _DeadSocket()})
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_a_dead_socket_can_be_cut() -> None:
+    """The option that makes it a reset may fail; it is closed all the same."""
+    one, other = _End(), _End()
+    dead = _DeadTransport()
+    one.other, other.transport = other, dead
+    one.connection_lost(ConnectionResetError())
+
+    assert dead.is_aborted
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_leaving_a_bridge_leaves_nothing_of_who_just_came(turns: int) -> None:
+    """Neither a task nor a socket, however far the connection had got."""
+
+    async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            await reader.read(-1)
+        await _shut(writer)
+
+    async def main() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = await asyncio.start_server(served, "127.0.0.1", 0)
+        async with server:
+            async with bridged(listener, port=server.sockets[0].getsockname()[1]):
+                client = socket.create_connection(listener.getsockname())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+            assert not {each for each in asyncio.all_tasks() if "accepted_socket" in repr(each)}
+            client.close()
 
     asyncio.run(main())

@@ -573,6 +573,31 @@ def test_the_end_of_a_run_ends_its_tunnels(kit: Any) -> None:
     kit.run(main())
 
 
+def test_what_we_cut_is_cut_at_both_ends(kit: Any) -> None:
+    """A tunnel that ends with its run is reset: half an answer must not look whole to anybody."""
+    seen: list[type[Exception] | bytes] = []
+
+    async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(4))
+        try:
+            seen.append(await reader.read())
+        except ConnectionResetError as error:
+            seen.append(type(error))
+
+    async def main() -> None:
+        async with kit.serve(served) as place, kit.world(port=place.port) as world:
+            reader, writer, _ = await world.tunnel("a.test:22", first=b"half")
+            assert b"half" == await reader.readexactly(4)
+            world.proxy.end_run("one")
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+            await kit.shut(writer)
+            await world.settled()
+
+    kit.run(main())
+    assert [ConnectionResetError] == seen
+
+
 # ── caps ──────────────────────────────────────────────────────────────────────────────────────
 
 
