@@ -271,6 +271,79 @@ def test_a_client_may_leave_instead_of_a_second_hello(kit: Any, sent: bytes) -> 
 
 
 @pytest.mark.loopback
+def test_a_record_that_is_cut_is_not_passed_on(kit: Any) -> None:
+    """What may come before a second hello is passed on whole or not at all."""
+
+    async def main() -> None:
+        server = _Server()
+        async with kit.serve(server) as place, kit.world("a.test", port=place.port) as world:
+            reader, writer, _ = await world.tunnel("a.test:443", first=_FIRST)
+            assert _ASKS == await reader.readexactly(len(_ASKS))
+            writer.write(_CHANGE + _EARLY[:9])
+            writer.write_eof()
+            await kit.read_all(reader)
+            await kit.shut(writer)
+            await world.settled()
+            assert _CHANGE == bytes(server.rest)
+
+    kit.run(main())
+
+
+@pytest.mark.loopback
+def test_a_server_that_asks_and_ends_at_once_is_seen(kit: Any) -> None:
+    """Its end came before anybody waited for a second hello, and nobody waits for one then."""
+
+    async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(_ASKS)
+        writer.write_eof()
+        await reader.read()
+
+    async def main() -> None:
+        async with kit.serve(served) as place, kit.world("a.test", port=place.port) as world:
+            reader, writer, _ = await world.tunnel("a.test:443", first=_FIRST)
+            async with asyncio.timeout(5):
+                assert _ASKS == await reader.read()
+            await kit.shut(writer)
+            await world.settled()
+            assert "" == world.observer.records[0].reason
+
+    kit.run(main())
+
+
+@pytest.mark.loopback
+def test_a_client_that_floods_before_a_second_hello_fills_no_memory(kit: Any) -> None:
+    """Early data is passed on no faster than the server reads it."""
+    record = b"\x17\x03\x03\x40\x00" + bytes(0x4000)
+    flood = record * 1800
+
+    async def main() -> None:
+        done = asyncio.Event()
+
+        async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(len(_FIRST))
+            writer.write(_ASKS)
+            await done.wait()
+
+        limits = ProxyLimits(hello_seconds=1.0)
+        async with (
+            kit.serve(served) as place,
+            kit.world("a.test", port=place.port, limits=limits) as world,
+        ):
+            reader, writer, _ = await world.tunnel("a.test:443", first=_FIRST)
+            assert _ASKS == await reader.readexactly(len(_ASKS))
+            writer.write(flood)
+            await kit.read_all(reader)
+            writer.transport.abort()
+            done.set()
+            await world.settled()
+            [told] = world.observer.records
+            assert "hello_seconds" == told.reason
+            assert told.bytes_up < len(flood) // 2
+
+    kit.run(main())
+
+
+@pytest.mark.loopback
 def test_a_second_hello_that_does_not_come_is_not_waited_for(kit: Any) -> None:
     """It has the time of the first."""
 
@@ -372,6 +445,34 @@ def test_a_server_that_floods_before_a_second_hello_fills_no_memory(kit: Any) ->
             [record] = world.observer.records
             assert "hello_seconds" == record.reason
             assert record.bytes_down < flood // 2
+            await kit.shut(writer)
+            del reader
+
+    kit.run(main())
+
+
+@pytest.mark.loopback
+def test_a_server_that_floods_before_it_tells_fills_no_memory(kit: Any) -> None:
+    """Warnings without end tell nothing yet, and are passed on no faster than the client reads."""
+    warning = b"\x15\x03\x03\xff\xff\x01" + bytes(0xFFFE)
+    flood = warning * 460
+
+    async def main() -> None:
+        async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(len(_FIRST))
+            writer.write(flood)
+            await writer.drain()
+
+        limits = ProxyLimits(tunnel_seconds=1.0)
+        async with (
+            kit.serve(served) as place,
+            kit.world("a.test", port=place.port, limits=limits) as world,
+        ):
+            reader, writer, _ = await world.tunnel("a.test:443", first=_FIRST)
+            await world.settled()
+            [record] = world.observer.records
+            assert "tunnel_seconds" == record.reason
+            assert record.bytes_down < len(flood) // 2
             await kit.shut(writer)
             del reader
 
