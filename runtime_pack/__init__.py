@@ -25,6 +25,7 @@ from runtime_pack.events import Event, EventCode, EventType
 from runtime_pack.grants import Grant, parse_grant
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
 from runtime_pack.kill_switch import KillSwitch
+from runtime_pack.label_table import LabelPreset, SideEffect
 from runtime_pack.labels import Confidentiality, Integrity, Label
 from runtime_pack.ledger import UNLIMITED, LedgerView
 from runtime_pack.loop import (
@@ -213,6 +214,7 @@ __all__ = (
     "Integrity",
     "KillSwitch",
     "Label",
+    "LabelPreset",
     "LedgerView",
     "LogHead",
     "LoopError",
@@ -237,6 +239,7 @@ __all__ = (
     "SearchHit",
     "SearchRequest",
     "SharedRunStore",
+    "SideEffect",
     "Sized",
     "SleepingClock",
     "StepRecord",

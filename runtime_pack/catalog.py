@@ -18,7 +18,8 @@ import attrs
 import orjson
 
 from runtime_pack.errors import CallCode, ContractError, not_one_of
-from runtime_pack.labels import CLEAN, UNLABELLED, Integrity, Label
+from runtime_pack.label_table import SideEffect, parse_side_effects
+from runtime_pack.labels import CLEAN, UNLABELLED, Confidentiality, Integrity, Label
 from runtime_pack.ledger_limits import money_text, parse_price
 from runtime_pack.messages import Json, Turn
 from runtime_pack.schema import Check, SchemaError, compile_schema
@@ -133,13 +134,29 @@ def _declared_class(word: ApprovalClass | str) -> ApprovalClass:
     return parse_class("approval_class", word)
 
 
-def _names(value: object) -> tuple[str, ...]:
+def _names(field: str, value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ContractError("cosmetic", "is a list of parameter names")
+        raise ContractError(field, "is a list of parameter names")
     names = tuple(value)
     if not all(isinstance(name, str) for name in names):
-        raise ContractError("cosmetic", "holds something that is not a name")
+        raise ContractError(field, "holds something that is not a name")
     return names
+
+
+def _cosmetic(value: object) -> tuple[str, ...]:
+    return _names("cosmetic", value)
+
+
+def _destinations(value: object) -> tuple[str, ...]:
+    return _names("destination_args", value)
+
+
+def _privacy(word: object) -> Confidentiality | None:
+    if word is None or isinstance(word, Confidentiality):
+        return word
+    if not isinstance(word, str) or word not in tuple(Confidentiality):
+        raise ContractError("output_confidentiality", not_one_of(word, Confidentiality))
+    return Confidentiality(word)
 
 
 @attrs.frozen(kw_only=True)
@@ -149,6 +166,11 @@ class ToolSpec:
     Attributes:
         parameters: JSON Schema of the arguments, `type: object`.
         output_trust: `external` (the default) for anything that others could have written.
+        output_confidentiality: who may see what it returns; None is `workspace` where the output is
+            external and `public` where it is not.
+        side_effects: what a call does, as the table of labels knows it; None declares nothing, and
+            an empty list declares that it does nothing.
+        destination_args: the parameters that say where something goes: addresses and recipients.
         timeout_seconds: the longest one call may take; the run's remaining time is the other bound.
         effects: what a second run would do; decides what happens to a call in doubt.
         price: what one call costs; a price table can only set a higher one. It is charged to runs that
@@ -177,8 +199,13 @@ class ToolSpec:
         default=ApprovalClass.AUTO, converter=_declared_class
     )
     poll: bool = False
-    cosmetic: tuple[str, ...] = attrs.field(default=(), converter=_names)
+    cosmetic: tuple[str, ...] = attrs.field(default=(), converter=_cosmetic)
     exclusive: bool = False
+    output_confidentiality: Confidentiality | None = attrs.field(default=None, converter=_privacy)
+    side_effects: tuple[SideEffect, ...] | None = attrs.field(
+        default=None, converter=parse_side_effects
+    )
+    destination_args: tuple[str, ...] = attrs.field(default=(), converter=_destinations)
     check: Check = attrs.field(init=False, repr=False, eq=False)
     sha256: str = attrs.field(init=False, repr=False, eq=False)
     floor_label: Label = attrs.field(init=False, repr=False, eq=False)
@@ -196,16 +223,30 @@ class ToolSpec:
             if not isinstance(value, bool):
                 raise ContractError(f"{self.name}.{word}", "must be True or False")
         known = self.parameters.get("properties", {})
-        for name in self.cosmetic:
-            if not isinstance(known, Mapping) or name not in known:
-                raise ContractError(f"{self.name}.cosmetic", f"{name!r} is no parameter")
-        external = self.output_trust is Integrity.EXTERNAL
-        object.__setattr__(self, "floor_label", UNLABELLED if external else _INTERNAL)
+        for field, names in (
+            ("cosmetic", self.cosmetic),
+            ("destination_args", self.destination_args),
+        ):
+            for name in names:
+                if not isinstance(known, Mapping) or name not in known:
+                    raise ContractError(f"{self.name}.{field}", f"{name!r} is no parameter")
+        object.__setattr__(self, "floor_label", self._floor())
         try:
             body = orjson.dumps(self.to_json(), option=orjson.OPT_SORT_KEYS)
         except TypeError as error:
             raise ContractError(self.name, f"the definition is not JSON ({error})") from error
         object.__setattr__(self, "sha256", f"sha256:{hashlib.sha256(body).hexdigest()}")
+
+    def _floor(self) -> Label:
+        """The best label of an output. What the host wrote itself says `internal`, never `user`."""
+        external = self.output_trust is Integrity.EXTERNAL
+        privacy = self.output_confidentiality
+        if privacy is None:
+            privacy = UNLABELLED.confidentiality if external else CLEAN.confidentiality
+        if not external:
+            return Label(integrity=Integrity.INTERNAL, confidentiality=privacy)
+        source = frozenset({f"tool:{self.name}"})
+        return Label(integrity=Integrity.EXTERNAL, confidentiality=privacy, sources=source)
 
     def to_json(self) -> dict[str, Json]:
         """The definition as it stands in saved runs and under its digest.
@@ -231,10 +272,14 @@ class ToolSpec:
             body["cosmetic"] = list(self.cosmetic)
         if self.exclusive:
             body["exclusive"] = True
+        if self.output_confidentiality is not None:
+            body["output_confidentiality"] = str(self.output_confidentiality)
+        if self.side_effects is not None:
+            body["side_effects"] = [str(effect) for effect in self.side_effects]
+        if self.destination_args:
+            body["destination_args"] = list(self.destination_args)
         return body
 
-
-_INTERNAL: Final = Label(integrity=Integrity.INTERNAL, confidentiality=CLEAN.confidentiality)
 
 ToolHandler: TypeAlias = (
     "Callable[[Mapping[str, Json], ExecutionContext], Awaitable[ToolOutput | Json]]"

@@ -20,7 +20,7 @@ import re
 import types
 import typing
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, overload
 
@@ -45,7 +45,8 @@ from runtime_pack.errors import (
 )
 from runtime_pack.fault_log import log_fault
 from runtime_pack.guard.execution import NO_THREAD
-from runtime_pack.labels import Integrity
+from runtime_pack.label_table import SideEffect
+from runtime_pack.labels import Confidentiality, Integrity
 from runtime_pack.machine import refusal
 from runtime_pack.messages import Json, clean_text
 from runtime_pack.ports import ExecutionContext
@@ -95,6 +96,9 @@ def catalog_tool(
     exclusive: bool = False,
     timeout_seconds: float = 60.0,
     output_trust: Integrity | str = Integrity.EXTERNAL,
+    output_confidentiality: Confidentiality | str | None = None,
+    side_effects: Iterable[SideEffect | str] | None = None,
+    destination_args: Sequence[str] = (),
     threads: Threads | None = None,
 ) -> Callable[[Callable[..., Any]], CatalogTool]: ...
 def catalog_tool(
@@ -111,6 +115,9 @@ def catalog_tool(
     exclusive: bool = False,
     timeout_seconds: float = 60.0,
     output_trust: Integrity | str = Integrity.EXTERNAL,
+    output_confidentiality: Confidentiality | str | None = None,
+    side_effects: Iterable[SideEffect | str] | None = None,
+    destination_args: Sequence[str] = (),
     threads: Threads | None = None,
 ) -> CatalogTool | Callable[[Callable[..., Any]], CatalogTool]:
     """A `CatalogTool` from a function, as `@catalog_tool` or `@catalog_tool(…)`.
@@ -133,6 +140,9 @@ def catalog_tool(
         exclusive: no other call of the same response runs beside it.
         timeout_seconds: the longest one call may take.
         output_trust: `external` unless nobody else could have written what it returns.
+        output_confidentiality: who may see what it returns; see `ToolSpec`.
+        side_effects: what a call does, for the table of labels; None declares nothing.
+        destination_args: the parameters that say where something goes.
         threads: where a function that is no coroutine runs; four threads of its own when absent.
 
     Raises:
@@ -149,6 +159,9 @@ def catalog_tool(
         "exclusive": exclusive,
         "timeout_seconds": timeout_seconds,
         "output_trust": output_trust,
+        "output_confidentiality": output_confidentiality,
+        "side_effects": side_effects,
+        "destination_args": destination_args,
     }
     make = functools.partial(_tool, options=options, threads=threads)
     return make if function is None else make(function)

@@ -2,11 +2,13 @@
 
 Labels come from tool registration and transport, never from arguments or result bodies.
 Joining only ever raises; nothing in this module lowers a label. Nothing here does I/O.
+`sources` say where a text came from, for people: no decision rests on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -14,10 +16,13 @@ import attrs
 
 __all__ = (
     "CLEAN",
+    "MANY",
+    "MAX_SOURCES",
     "UNLABELLED",
     "Confidentiality",
     "Integrity",
     "Label",
+    "at_most",
     "join",
     "parse_label",
     "parse_word",
@@ -54,6 +59,35 @@ _CONFIDENTIALITY_RANK: Final[Mapping[Confidentiality, int]] = {
 }
 
 
+MAX_SOURCES: Final = 64
+"""A label names so many sources; one that has more says `MANY` in their place."""
+
+MANY: Final = frozenset({"many"})
+"""The sources of a label that has more than can be named."""
+
+# A word that can stand in an event and before a person: no text of a page has this form.
+_SOURCE: Final = re.compile(r"[A-Za-z0-9._:/#\[\]-]{1,320}\Z")
+
+
+_KEYS: Final = frozenset({"confidentiality", "integrity"})
+
+
+def _sources(words: Iterable[str]) -> frozenset[str]:
+    if isinstance(words, str):
+        raise ValueError("sources is a set of ids")
+    sources = words if type(words) is frozenset else frozenset(words)
+    if not sources or sources is MANY:
+        return sources
+    for word in sources:
+        if not isinstance(word, str) or not _SOURCE.match(word):
+            raise ValueError("a source is an id of 1 to 320 letters, digits and . _ : / # [ ] -")
+    return _capped(sources)
+
+
+def _capped(sources: frozenset[str]) -> frozenset[str]:
+    return MANY if len(sources) > MAX_SOURCES or sources >= MANY else sources
+
+
 def _integrity(word: Integrity | str) -> Integrity:
     return word if type(word) is Integrity else Integrity(word)
 
@@ -66,20 +100,29 @@ def _confidentiality(word: Confidentiality | str) -> Confidentiality:
 class Label:
     """Trust and privacy of one text. The default is the least trusted: unlabelled is external.
 
-    A word becomes the member of its enum, so that what is equal is also identical.
+    A word becomes the member of its enum, so that what is equal is also identical. `sources` are
+    the ids of what the text was made from, `MANY` when there are more than 64. They explain and
+    decide nothing: labels that differ in them alone are equal.
 
     Raises:
-        ValueError: a word is not one of the enums.
+        ValueError: a word is not one of the enums, or a source is not an id.
     """
 
     integrity: Integrity = attrs.field(default=Integrity.EXTERNAL, converter=_integrity)
     confidentiality: Confidentiality = attrs.field(
         default=Confidentiality.WORKSPACE, converter=_confidentiality
     )
+    sources: frozenset[str] = attrs.field(default=frozenset(), converter=_sources, eq=False)
 
-    def to_json(self) -> dict[str, str]:
-        """The label as it stands in events and saved runs."""
-        return {"confidentiality": str(self.confidentiality), "integrity": str(self.integrity)}
+    def to_json(self) -> dict[str, str | list[str]]:
+        """The label as it stands in events and saved runs; sources only where there are any."""
+        body: dict[str, str | list[str]] = {
+            "confidentiality": str(self.confidentiality),
+            "integrity": str(self.integrity),
+        }
+        if self.sources:
+            body["sources"] = sorted(self.sources)
+        return body
 
 
 CLEAN: Final = Label(integrity=Integrity.USER, confidentiality=Confidentiality.PUBLIC)
@@ -87,17 +130,31 @@ UNLABELLED: Final = Label()
 
 
 def join(first: Label, second: Label) -> Label:
-    """The label of a text made from both: worst integrity, highest confidentiality."""
+    """The label of a text made from both: worst integrity, highest confidentiality, all sources."""
     # The words of a label are members of their enums: what is equal is identical.
     if first is second or (
-        first.integrity is second.integrity and first.confidentiality is second.confidentiality
+        first.integrity is second.integrity
+        and first.confidentiality is second.confidentiality
+        and (not second.sources or second.sources <= first.sources)
     ):
         return first
-    return Label(
-        integrity=max(first.integrity, second.integrity, key=_INTEGRITY_RANK.__getitem__),
-        confidentiality=max(
-            first.confidentiality, second.confidentiality, key=_CONFIDENTIALITY_RANK.__getitem__
-        ),
+    integrity = max(first.integrity, second.integrity, key=_INTEGRITY_RANK.__getitem__)
+    confidentiality = max(
+        first.confidentiality, second.confidentiality, key=_CONFIDENTIALITY_RANK.__getitem__
+    )
+    sources = _capped(first.sources | second.sources)
+    same = sources == first.sources and integrity is first.integrity
+    if same and confidentiality is first.confidentiality:
+        return first
+    return Label(integrity=integrity, confidentiality=confidentiality, sources=sources)
+
+
+def at_most(label: Label, bound: Label) -> bool:
+    """Whether a label is no worse than another one, whatever their sources are."""
+    return (
+        _INTEGRITY_RANK[label.integrity] <= _INTEGRITY_RANK[bound.integrity]
+        and _CONFIDENTIALITY_RANK[label.confidentiality]
+        <= _CONFIDENTIALITY_RANK[bound.confidentiality]
     )
 
 
@@ -125,11 +182,17 @@ def parse_label(value: object) -> Label:
     """Read a label written by `Label.to_json`.
 
     Raises:
-        ValueError: a key is missing or unknown, or a word is not one of the enums.
+        ValueError: a key is missing or unknown, a word is not one of the enums, or a source is no id.
     """
-    if not isinstance(value, dict) or set(value) != {"confidentiality", "integrity"}:
-        raise ValueError("a label has exactly the keys confidentiality and integrity")
+    if not isinstance(value, dict) or not _KEYS <= set(value) <= _KEYS | {"sources"}:
+        raise ValueError(
+            "a label has exactly the keys confidentiality, integrity and, maybe, sources"
+        )
+    sources = value.get("sources", ())
+    if not isinstance(sources, list | tuple):
+        raise ValueError("sources is a list of ids")
     return Label(
         integrity=Integrity(value["integrity"]),
         confidentiality=Confidentiality(value["confidentiality"]),
+        sources=frozenset(map(str, sources)),
     )

@@ -21,6 +21,7 @@ import orjson
 
 from runtime_pack.errors import ContractError
 from runtime_pack.fault_log import log_fault
+from runtime_pack.label_table import LabelPreset, parse_preset
 from runtime_pack.labels import CLEAN, Confidentiality, Integrity, Label, parse_word, reaches
 from runtime_pack.ledger import (
     COST,
@@ -434,6 +435,8 @@ class TaskContract:
         task_allowlist: the same for this task. A read needs an entry in each list and in the run's.
         approval_seconds: how long a request to a person stays open (72 hours by default).
         wrap_up: ask once more without tools when steps or turns run out.
+        preset: the table that says what the label of the context does to a call: `standard` or
+            `strict`; see `label_table`.
         policy: the file that this contract was made from; it enters events and saved runs.
 
     Raises:
@@ -462,6 +465,7 @@ class TaskContract:
     approval_seconds: SecondsLimit = 72 * 3600
     expires_at: datetime | None = None
     wrap_up: bool = True
+    preset: LabelPreset = attrs.field(default=LabelPreset.STANDARD, converter=parse_preset)
     policy: PolicyRef | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -502,6 +506,14 @@ class TaskContract:
         """Name and entries of each list that has an opinion, outermost first."""
         named = (("workspace", self.workspace_allowlist), ("task", self.task_allowlist))
         return tuple((name, entries) for name, entries in named if entries is not None)
+
+    @property
+    def policy_sha256(self) -> str:
+        """Digest of what decides on calls: the rules, and the preset where it is not the default."""
+        rules = self.tool_policy.sha256
+        if self.preset is LabelPreset.STANDARD:
+            return rules
+        return f"sha256:{hashlib.sha256(f'{rules} {self.preset}'.encode()).hexdigest()}"
 
     def limits(self) -> Limits:
         """The contract as a ledger holds it."""

@@ -24,6 +24,7 @@ import orjson
 
 from egress import AddressPolicy, AllowlistError, EgressPolicy, layered_policy, parse_allowlist
 from runtime_pack.errors import ContractError
+from runtime_pack.label_table import LabelPreset
 from runtime_pack.labels import Confidentiality, Integrity
 from runtime_pack.messages import Json
 from runtime_pack.patterns import PatternRefused, safe_pattern
@@ -60,12 +61,14 @@ _PRICES: Final = frozenset({"currency", "models", "tools"})
 _PRICE: Final = frozenset({"input", "output", "cached_input"})
 _SOURCE: Final = frozenset({"env", "file"})
 # What of a contract is no budget: the file says it elsewhere.
-_NOT_BUDGETS: Final = frozenset({"tool_policy", "workspace_allowlist", "task_allowlist", "policy"})
+_NOT_BUDGETS: Final = frozenset(
+    {"tool_policy", "workspace_allowlist", "task_allowlist", "policy", "preset"}
+)
 _BUDGETS: Final = frozenset(f.name for f in attrs.fields(TaskContract)) - _NOT_BUDGETS
 _MONEY: Final = frozenset({"max_cost"})
 _LABELS: Final = (*Integrity, *Confidentiality)
+_PRESETS: Final = frozenset(map(str, LabelPreset))
 # None exists in this version: a name here would look as if it did something.
-_PRESETS: Final[frozenset[str]] = frozenset()
 _SINKS: Final[frozenset[str]] = frozenset()
 
 
@@ -127,6 +130,7 @@ class PolicyFile:
         allow: the run's list; an absent one allows nothing.
         budgets: arguments of a `TaskContract`.
         credentials: where each is, by name.
+        preset: the table that says what labels do to calls.
         text: the file as it was read.
     """
 
@@ -141,6 +145,7 @@ class PolicyFile:
     budgets: Mapping[str, Any] = attrs.field(factory=dict)
     prices: PriceTable | None = None
     credentials: Mapping[str, CredentialSource] = attrs.field(factory=dict)
+    preset: LabelPreset = LabelPreset.STANDARD
     text: str = attrs.field(default="", repr=False, eq=False)
 
     def contract(self) -> TaskContract:
@@ -150,6 +155,7 @@ class PolicyFile:
             tool_policy=self.tool_policy,
             workspace_allowlist=self.workspace_allow,
             task_allowlist=self.task_allow,
+            preset=self.preset,
             policy=PolicyRef(id=self.id, version=self.version, sha256=self.sha256),
         )
 
@@ -271,6 +277,7 @@ class _Reader:
         if _MONEY & fields["budgets"].keys() and fields["prices"] is None:
             self._fault("budgets.max_cost", "needs prices: no run could be held to it")
         self._known(body, "presets", _PRESETS)
+        fields["preset"] = self._preset(body)
         self._known(body, "sinks", _SINKS)
         if self.faults:
             return None
@@ -431,6 +438,15 @@ class _Reader:
             "prices", PriceTable, models=models, tools=given, currency=currency
         )
         return table
+
+    def _preset(self, body: Mapping[str, Any]) -> LabelPreset:
+        """The one preset that is named: of two, neither would be what the file says."""
+        names = body.get("presets", [])
+        if not isinstance(names, list) or not set(map(repr, names)) <= set(map(repr, _PRESETS)):
+            return LabelPreset.STANDARD
+        if len(names) > 1:
+            self._fault("presets", "names one preset at most")
+        return LabelPreset(names[0]) if names else LabelPreset.STANDARD
 
     def _part(self, body: dict[str, Any], key: str) -> dict[str, Any]:
         value = body.get(key, {})

@@ -15,7 +15,7 @@ import attrs
 import orjson
 
 from runtime_pack.approvals import ApprovalRequest, Remember, RememberScope, digest_arguments
-from runtime_pack.labels import Label, join, parse_label
+from runtime_pack.labels import Label, at_most, parse_label
 from runtime_pack.ledger import UNLIMITED, Limit, parse_count
 from runtime_pack.messages import Json, frozen_arguments
 
@@ -87,7 +87,7 @@ class RememberedRule:
             and self.tool_sha256 == asked.tool_sha256
             and (self.max_uses == UNLIMITED or self.uses < self.max_uses)
             and (self.expires_at is None or asked.now < self.expires_at)
-            and join(self.max_label, asked.label) == self.max_label
+            and at_most(asked.label, self.max_label)
             and set(asked.reasons) <= set(self.reasons)
             and digest_arguments(_named(asked.arguments, self.fields))
             == digest_arguments(self.arguments)

@@ -307,6 +307,9 @@ def spec_from_json(value: object) -> ToolSpec:
             poll=fields.get("poll") is True,
             exclusive=fields.get("exclusive") is True,
             cosmetic=fields.get("cosmetic") or (),
+            output_confidentiality=fields.get("output_confidentiality"),
+            side_effects=fields.get("side_effects"),
+            destination_args=fields.get("destination_args") or (),
             price=None if "price" not in fields else Decimal(str(fields["price"])),
             approval_class=ApprovalClass(str(fields.get("approval_class", ApprovalClass.AUTO))),
         )

@@ -274,7 +274,7 @@ class TaskRun:
         # The lists of the runtimes under this run's guard: sub-runs are held to them.
         self.run_lists: tuple[tuple[str, ...], ...] = ()
         self.sub_lists: tuple[tuple[str, tuple[str, ...]], ...] = ()
-        self.policy_sha256 = contract.tool_policy.sha256
+        self.policy_sha256 = contract.policy_sha256
         self.policy = None if contract.policy is None else contract.policy.to_json()
         self.held: dict[str, Held] = {}
         # Of the held steps, those that the host was told of.

@@ -180,9 +180,21 @@ FAULTS: dict[str, tuple[str, str]] = {
     "a credential in two places": (HEAD + "[credentials]\nkey = { env = 'A', file = '/b' }", "credentials.key"),
     "a credential in a file nearby": (HEAD + "[credentials]\nkey = { file = 'b' }", "credentials.key"),
     "money without prices": (HEAD + "[budgets]\nmax_cost = '0.5'", "budgets.max_cost"),
-    "a preset": (HEAD + "presets = ['strict']", "presets[0]"),
+    "a preset that there is not": (HEAD + "presets = ['lax']", "presets[0]"),
+    "a preset that is no text": (HEAD + "presets = [['strict']]", "presets[0]"),
+    "a preset that is no list": (HEAD + "presets = 'strict'", "presets"),
+    "two presets": (HEAD + "presets = ['standard', 'strict']", "presets"),
     "a sink": (HEAD + "sinks = ['syslog']", "sinks[0]"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["standard", "strict"])
+def test_a_preset_that_is_named_is_that_of_the_contract(name: str) -> None:
+    """And `standard` where none is named."""
+    named, unnamed = parse_policy(HEAD + f"presets = ['{name}']"), parse_policy(HEAD)
+
+    assert named.contract().preset == name
+    assert unnamed.contract().preset == "standard"
 
 
 @pytest.mark.parametrize(("text", "path"), FAULTS.values(), ids=FAULTS.keys())

@@ -39,6 +39,7 @@ from runtime_pack.labels import (
     UNLABELLED,
     Confidentiality,
     Integrity,
+    at_most,
     join,
     parse_label,
 )
@@ -61,6 +62,7 @@ labels = st.builds(
     Label,
     integrity=st.sampled_from(Integrity),
     confidentiality=st.sampled_from(Confidentiality),
+    sources=st.frozensets(st.integers(0, 40).map("s{}".format), max_size=70),
 )
 texts = st.text(max_size=8)
 messages = st.one_of(
@@ -86,17 +88,46 @@ def test_joining_labels_only_raises_and_does_not_depend_on_order(
     a: Label, b: Label, c: Label
 ) -> None:
     """A semilattice: associative, commutative, idempotent; property 7."""
-    assert join(a, b) == join(b, a)
-    assert join(a, join(b, c)) == join(join(a, b), c)
-    assert join(a, a) == a
-    assert join(a, join(a, b)) == join(a, b)
-    assert join(CLEAN, a) == a
+    pairs = [
+        (join(a, b), join(b, a)),
+        (join(a, join(b, c)), join(join(a, b), c)),
+        (join(a, a), a),
+        (join(a, join(a, b)), join(a, b)),
+        (join(CLEAN, a), a),
+    ]
+    for one, other in pairs:
+        assert one == other
+        assert one.sources == other.sources
+    assert at_most(a, join(a, b))
+
+
+@given(
+    st.sets(st.integers(0, 200).map("s{}".format)), st.sets(st.integers(0, 200).map("t{}".format))
+)
+def test_more_sources_than_can_be_named_are_many(a: set[str], b: set[str]) -> None:
+    """64 are named; from then on it is `many`, and stays so."""
+    joined = join(Label(sources=a), Label(sources=b))
+
+    assert joined.sources == (a | b if len(a | b) <= 64 else {"many"})
+    assert join(joined, Label(sources={"late"})).sources == (
+        a | b | {"late"} if len(a | b | {"late"}) <= 64 else {"many"}
+    )
+
+
+@pytest.mark.parametrize("words", ["page", ["two words"], [""], ["x" * 321], ["a\nb"], [1]])
+def test_a_source_is_an_id_and_no_text(words: Any) -> None:
+    """What stands before a person who approves is not written by a page."""
+    with pytest.raises(ValueError):
+        Label(sources=words)
 
 
 @given(labels)
 def test_a_label_survives_json(label: Label) -> None:
     """What was written is read."""
-    assert parse_label(orjson.loads(orjson.dumps(label.to_json()))) == label
+    read = parse_label(orjson.loads(orjson.dumps(label.to_json())))
+
+    assert read == label
+    assert read.sources == label.sources
 
 
 @pytest.mark.parametrize(
@@ -109,6 +140,8 @@ def test_a_label_survives_json(label: Label) -> None:
         {"integrity": "user"},
         {"integrity": "trusted", "confidentiality": "public"},
         {**CLEAN.to_json(), "x": "y"},
+        {**CLEAN.to_json(), "sources": "page"},
+        {**CLEAN.to_json(), "sources": ["two words"]},
     ],
 )
 def test_what_is_no_label_is_refused(value: object) -> None:
