@@ -41,6 +41,8 @@ class EventType(StrEnum):
     LOG_OPENED = "log:opened"
     LOG_RECOVERED = "log:recovered"
     LOG_CLOSED = "log:closed"
+    LOG_CONTINUED = "log:continued"
+    LOG_KEY_CHANGED = "log:key_changed"
 
 
 class EventCode(StrEnum):
@@ -73,6 +75,8 @@ class EventCode(StrEnum):
     LOG001O = "LOG001O"
     LOG002O = "LOG002O"
     LOG003E = "LOG003E"
+    LOG004O = "LOG004O"
+    LOG005O = "LOG005O"
 
 
 class Severity(StrEnum):
@@ -216,6 +220,18 @@ EVENT_ROWS: Final[Mapping[EventCode, EventRow]] = {
         _S.MEDIUM,
         "A torn last line was moved aside when the log was opened.",
         "Look at the file named in `object`.",
+    ),
+    EventCode.LOG004O: _row(
+        _T.LOG_CONTINUED,
+        _S.INFO,
+        "The log goes on in a new file; the full one and its last line are named.",
+        "None.",
+    ),
+    EventCode.LOG005O: _row(
+        _T.LOG_KEY_CHANGED,
+        _S.MEDIUM,
+        "Another key signs the log from here on; the old one signed the change.",
+        "None, if it was planned; give the new key to those who verify.",
     ),
 }
 

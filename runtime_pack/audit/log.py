@@ -1,35 +1,69 @@
-"""The writer of a log: one process, one file, one chain.
+"""The writer of a log: one process, one log, one chain.
 
 Lines are collected and written by `flush`; the guard flushes before anything runs that a line
 speaks of. A write that fails raises, and the log takes no more lines: what cannot be recorded
 must not happen.
+
+With a signer, the log also grows a Merkle tree and signs it: after so many lines or seconds, at the
+end of a run and of a file, when it is opened and closed. The lines are on the disk before the
+checkpoint that vouches for them.
 """
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import fcntl
 import hashlib
 import os
 import secrets
 import stat
+import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import orjson
 
-from runtime_pack.audit.verify import LogHead, LogStatus, verify_lines
+from runtime_pack.audit.files import (
+    Checkpoints,
+    append_durably,
+    checkpoints_path,
+    next_segment,
+    older_segments,
+    read_checkpoints,
+    read_file,
+    sync_folder,
+)
+from runtime_pack.audit.note import SignedNote, key_change_text
+from runtime_pack.audit.tree import leaf_hash
+from runtime_pack.audit.verify import LogHead, Walk, beginning_of
 from runtime_pack.errors import AuditError, LogLocked
 from runtime_pack.events import EVENT_ROWS, Entry, Event, EventCode
 from runtime_pack.messages import Json
 
-__all__ = ("AuditLog",)
+if TYPE_CHECKING:
+    from runtime_pack.audit.keys import LogSigner
+
+__all__ = ("CHECKPOINT_LINES", "CHECKPOINT_SECONDS", "SEGMENT_BYTES", "SEGMENT_SECONDS", "AuditLog")
 
 _MICROSECONDS: Final = 1_000_000
+_NEVER: Final = sys.maxsize
 
+SEGMENT_BYTES: Final = 64 * 1024 * 1024
+"""A file of this size is full."""
+
+SEGMENT_SECONDS: Final = 86_400
+"""A file is full after this time, whatever its size."""
+
+CHECKPOINT_LINES: Final = 1_000
+"""After so many lines a checkpoint is due."""
+
+CHECKPOINT_SECONDS: Final = 60
+"""After so long a checkpoint is due, with the next line that is written."""
 
 # The words of each code as plain strings, which are encoded faster than enum members.
 _WORDS: Final = {
@@ -41,23 +75,49 @@ class AuditLog:
     """An open log. Close it (or leave the `with` block) to write its last line.
 
     The file is created with mode 0600 and locked: one writer per log. An existing log must
-    verify; a torn last line is moved to `<name>.torn-<n>` and recorded.
+    verify; a torn last line is moved to `<name>.torn-<n>` and recorded. A file that is full gets a
+    number behind its name, and the log goes on in a new one.
+
+    Args:
+        path: the file that is written.
+        now: the time; the system's if None.
+        signer: signs checkpoints, which stand in `<name>.checkpoints`.
+        segment_bytes: how large a file may get before the log goes on in a new one.
+        segment_seconds: how old.
 
     Raises:
         LogLocked: another process writes this log.
-        AuditError: the file cannot be opened, or its chain is broken.
+        AuditError: the file cannot be opened, its chain is broken, a checkpoint is not of this log
+            or by another key, or the log was signed and there is no signer.
     """
 
-    def __init__(self, path: Path | str, *, now: Callable[[], datetime] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        now: Callable[[], datetime] | None = None,
+        signer: LogSigner | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+        segment_seconds: int = SEGMENT_SECONDS,
+    ) -> None:
         self.path = Path(path)
         self._now = now
+        self._signer = signer
+        self._segment_bytes, self._segment_seconds = segment_bytes, segment_seconds
         self._buffer: list[bytes] = []
         self._failed = False
         self._written = 0
-        # Later writers sort after earlier ones, and the lines of one by number: ids are time-ordered.
-        self._writer = f"{self._time()[0]:010x}{secrets.token_hex(4)}"
+        self._writer = secrets.token_hex(8)
+        # The last 62 bits of a version 7 UUID are the writer's, its first 60 time and a counter.
+        self._id_tail = f"{0x8000 | secrets.randbits(14):04x}-{secrets.randbits(48):012x}"
+        self._id_time = self._id_count = 0
         self._second = -1
+        self._milliseconds = 0
         self._prefix = ""
+        # What is due at which line or second; nothing of it is ever due in a log without signer.
+        self._due_line = self._due_second = _NEVER
+        self._checkpoints = Checkpoints()
+        self._lines_signed = 0
         try:
             self._fd = os.open(
                 self.path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o600
@@ -79,27 +139,92 @@ class AuditLog:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise LogLocked(f"another process writes {self.path}") from error
+        # Between opening and locking, the writer before may have gone on in a new file.
+        try:
+            same = self.path.stat().st_ino == os.fstat(self._fd).st_ino
+        except OSError:
+            same = False
+        if not same:
+            raise LogLocked(f"another process has just gone on with {self.path}")
 
     def _take_up(self) -> str | None:
         """Continue the chain of an existing file; the name of the file a torn tail was moved to."""
+        self._checkpoints = self._known_checkpoints()
+        if older_segments(self.path) and os.fstat(self._fd).st_size == 0:
+            raise AuditError(f"{self.path} is gone, and older files of the log are there")
         content = self._content()
         end = content.rfind(b"\n") + 1
         lines = content[:end].split(b"\n")[:-1]
-        found = verify_lines(lines)
-        if found.status is LogStatus.TAMPERED:
-            fault = found.faults[0]
+        last = self._checkpoints.notes[-1].checkpoint if self._checkpoints.notes else None
+        walk = Walk(
+            beginning_of(lines[0] if lines else b""),
+            sizes=() if last is None else (last.size,),
+            grow=self._signer is not None,
+        )
+        for line in lines:
+            walk.take(line)
+        if walk.faults:
+            fault = walk.faults[0]
             raise AuditError(f"{self.path} is broken at line {fault.line}: {fault.problem}")
-        self._seq, self._prev = found.head.seq, found.head.sha256
+        if last is not None and walk.roots.get(last.size) != last.root:
+            raise AuditError(
+                f"{self.path} is not the log of its last checkpoint: it was cut or edited"
+            )
+        self._check_signer(walk)
+        self._seq, self._prev, self._tree = walk.seq, walk.prev, walk.frontier
+        self._id_time = _time_of(walk.last_id) + 1
+        self._bytes = end
+        self._opened_second = self._first_second(lines)
         if end == len(content):
             return None
         return self._move_aside(content[end:], end)
 
-    def _content(self) -> bytes:
+    def _known_checkpoints(self) -> Checkpoints:
+        """The checkpoints of this log.
+
+        Raises:
+            AuditError: there are some, and no signer.
+        """
+        found = read_checkpoints(self.path)
+        if found.notes and self._signer is None:
+            raise AuditError(f"{self.path} is a signed log: it is gone on with by its signer only")
+        return found
+
+    def _check_signer(self, walk: Walk) -> None:
+        """The signer is the one whose turn it is.
+
+        Raises:
+            AuditError: it is another one, or the checkpoints are gone.
+        """
+        signer = self._signer
+        if walk.opened_with_key and walk.past_opening and not self._checkpoints.notes:
+            raise AuditError(f"{self.path} was signed, and its checkpoints are gone")
+        if signer is None:
+            return
+        if walk.frontier is None:
+            raise AuditError(f"{self.path} was not signed from its first file on: begin a new log")
+        if walk.key_changes:
+            heir = walk.key_changes[-1].body.get("new")
+            if heir != str(signer.key):
+                raise AuditError(f"the key of {self.path} was changed: use the new one")
+        elif self._checkpoints.notes:
+            from runtime_pack.audit.keys import signed_by
+
+            if signed_by(self._checkpoints.notes[-1], [signer.key]) is None:
+                raise AuditError(f"the checkpoints of {self.path} are by another key")
+
+    def _first_second(self, lines: list[bytes]) -> int:
+        """When the file was begun, by its first line; now, for a new one."""
+        if not lines:
+            return self._time()[0]
         try:
-            with os.fdopen(os.dup(self._fd), "rb") as file:
-                return file.read()
-        except OSError as error:
-            raise AuditError(f"the log cannot be read: {error}") from error
+            at = datetime.fromisoformat(str(orjson.loads(lines[0]).get("ts")))
+            return int(at.timestamp())
+        except ValueError:
+            return self._time()[0]
+
+    def _content(self) -> bytes:
+        return read_file(self.path)
 
     def _move_aside(self, tail: bytes, end: int) -> str:
         number = 1
@@ -113,12 +238,17 @@ class AuditLog:
         return aside.name
 
     def _start(self, torn: str | None) -> None:
-        opened: dict[str, Json] = {"writer": self._writer, "pid": os.getpid()}
+        machine = os.uname().nodename
+        opened: dict[str, Json] = {"writer": self._writer, "pid": os.getpid(), "host": machine}
+        if self._signer is not None:
+            opened["key"] = str(self._signer.key)
         if torn is not None:
             moved: dict[str, Json] = {"moved_to": torn}
             self.append(Event(code=EventCode.LOG003E, subject={}, object=moved))
         self.append(Event(code=EventCode.LOG001O, subject={}, object=opened))
         self.flush()
+        # Also closes the time in which a log that says it is signed has no checkpoint.
+        self.checkpoint()
 
     @property
     def head(self) -> LogHead:
@@ -136,6 +266,8 @@ class AuditLog:
             if _holds_float(part):
                 raise AuditError("an event holds a float: use whole numbers of a smaller unit")
         self.take(event)
+        if event.code is EventCode.RUN002O and self._signer is not None:
+            self._due_line = self._seq
 
     def take(self, event: Event | Entry) -> None:
         """`append` for events that hold no float by their making, as those of `records` do.
@@ -147,12 +279,13 @@ class AuditLog:
             raise AuditError("the log is closed or has failed")
         kind, code, severity = _WORDS[event.code]
         seq = self._seq + 1
+        time_text = self._timestamp()
         record: dict[str, object] = {
             "v": 1,
-            "id": f"{self._writer}-{seq:08x}",
+            "id": self._next_id(),
             "seq": seq,
             "prev": self._prev,
-            "ts": self._timestamp(),
+            "ts": time_text,
             "type": kind,
             "code": code,
             "severity": severity,
@@ -166,6 +299,19 @@ class AuditLog:
         line = _encode(record)
         self._seq, self._prev = seq, hashlib.sha256(line).hexdigest()
         self._buffer.append(line)
+        if self._tree is not None:
+            self._tree.add(leaf_hash(line))
+
+    def _next_id(self) -> str:
+        """A version 7 UUID (RFC 9562): later lines have later ids, also when the clock goes back."""
+        if self._milliseconds > self._id_time:
+            self._id_time, self._id_count = self._milliseconds, 0
+        elif self._id_count < 0xFFF:
+            self._id_count += 1
+        else:
+            self._id_time, self._id_count = self._id_time + 1, 0
+        at = self._id_time
+        return f"{at >> 16:08x}-{at & 0xFFFF:04x}-7{self._id_count:03x}-{self._id_tail}"
 
     def _timestamp(self) -> str:
         """RFC 3339, UTC, microseconds."""
@@ -176,6 +322,7 @@ class AuditLog:
         if second != self._second:
             utc = datetime.fromtimestamp(second, UTC)
             self._second, self._prefix = second, utc.strftime("%Y-%m-%dT%H:%M:%S.")
+        self._milliseconds = second * 1000 + microsecond // 1000
         return f"{self._prefix}{microsecond:06d}Z"
 
     def _time(self) -> tuple[int, int]:
@@ -207,6 +354,12 @@ class AuditLog:
             self._failed = True
             raise AuditError("the log was written only in part (is the disk full?)")
         self._written = self._seq
+        self._bytes += written
+        if self._seq >= self._due_line or self._second >= self._due_second:
+            self.checkpoint()
+        full = self._second - self._opened_second >= self._segment_seconds
+        if full or self._bytes >= self._segment_bytes:
+            self._go_on_in_a_new_file()
 
     def mark(self) -> int:
         """The number of the last line taken, for `flush_to`."""
@@ -234,6 +387,106 @@ class AuditLog:
             self._failed = True
             raise AuditError(f"the log cannot be synced: {error}") from error
 
+    # ── checkpoints ───────────────────────────────────────────────────────────────────────────
+
+    def checkpoint(self) -> SignedNote | None:
+        """Sign what is in the log by now, after it is on the disk; None for a log without signer.
+
+        Raises:
+            AuditError: as for `sync`, or the checkpoint could not be written; the log takes no
+                more lines.
+        """
+        signer = self._signer
+        if signer is None or self._tree is None:
+            return None
+        # Not due again while the lines are written that it is about.
+        self._due_line = self._due_second = _NEVER
+        self.sync()
+        note = signer.checkpoint(self._seq, self._tree.root())
+        block = f"{note}\n".encode()
+        known = self._checkpoints
+        try:
+            append_durably(checkpoints_path(self.path), block, known.whole_bytes)
+        except OSError as error:
+            self._failed = True
+            raise AuditError(f"the checkpoint cannot be written: {error}") from error
+        self._checkpoints = Checkpoints(notes=(note,), whole_bytes=known.whole_bytes + len(block))
+        self._due_line = self._seq + CHECKPOINT_LINES
+        self._due_second = self._time()[0] + CHECKPOINT_SECONDS
+        return note
+
+    @property
+    def last_checkpoint(self) -> SignedNote | None:
+        """The checkpoint that was made last, if there is one: keep it elsewhere."""
+        return self._checkpoints.notes[-1] if self._checkpoints.notes else None
+
+    def change_key(self, new: LogSigner) -> None:
+        """Let another key sign from here on; the old one signs the change.
+
+        Raises:
+            AuditError: the log has no signer, the new one has another name, or as for `checkpoint`.
+        """
+        old = self._signer
+        if old is None or new.name != old.name:
+            raise AuditError("only the signer of a log can hand over to another key of its name")
+        self.checkpoint()
+        text = key_change_text(old.name, self._seq + 1, self._prev, new.key)
+        body: dict[str, Json] = {
+            "old": str(old.key),
+            "new": str(new.key),
+            "signature": base64.b64encode(old.sign(text)).decode(),
+        }
+        self.append(Event(code=EventCode.LOG005O, subject={}, object=body))
+        self._signer = new
+        self.checkpoint()
+
+    # ── files ─────────────────────────────────────────────────────────────────────────────────
+
+    def _go_on_in_a_new_file(self) -> None:
+        """The full file gets a number; the new one begins with what it continues.
+
+        There is a file under the log's name at every instant, and each of the two is locked.
+        """
+        self.checkpoint()
+        draft = self.path.with_name(f"{self.path.name}.next")
+        new = -1
+        try:
+            full = next_segment(self.path)
+            draft.unlink(missing_ok=True)
+            new = os.open(
+                draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
+            fcntl.flock(new, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._write_continuation(new, full.name)
+            with contextlib.suppress(FileNotFoundError):
+                # Another name of the file, which a writer left that was killed right here.
+                full.unlink()
+            os.link(self.path, full)
+            draft.replace(self.path)
+            sync_folder(self.path.parent)
+        except OSError as error:
+            self._failed = True
+            if new >= 0:
+                os.close(new)
+            raise AuditError(f"the log cannot go on in a new file: {error}") from error
+        os.close(self._fd)
+        self._fd = new
+        self.checkpoint()
+
+    def _write_continuation(self, file: int, full: str) -> None:
+        """The first line of a new file."""
+        self._second = -1
+        body: dict[str, Json] = {"former": full, "former_head": str(self.head)}
+        if self._signer is not None and self._tree is not None:
+            body["key"] = str(self._signer.key)
+            body["frontier"] = [peak.hex() for peak in self._tree.peaks]
+        self.take(Entry(EventCode.LOG004O, {}, body))
+        block = self._buffer.pop() + b"\n"
+        if os.write(file, block) != len(block):
+            raise OSError("written only in part (is the disk full?)")
+        os.fdatasync(file)
+        self._bytes, self._written, self._opened_second = len(block), self._seq, self._second
+
     def close(self) -> None:
         """Write the closing line and let go of the file. A second close does nothing."""
         if self._fd < 0:
@@ -241,8 +494,11 @@ class AuditLog:
         try:
             if not self._failed:
                 body: dict[str, Json] = {"writer": self._writer}
+                # The closing line is the log's last one: no new file begins behind it.
+                self._segment_bytes = self._segment_seconds = _NEVER
                 self.append(Event(code=EventCode.LOG002O, subject={}, object=body))
                 self.sync()
+                self.checkpoint()
         finally:
             self._failed = True
             os.close(self._fd)
@@ -287,3 +543,12 @@ def _escaped(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_escaped(item) for item in value]
     return value
+
+
+def _time_of(line_id: str) -> int:
+    """The milliseconds in a version 7 UUID; 0 for an id of another form."""
+    digits = line_id.replace("-", "")
+    try:
+        return int(digits[:12], 16) if len(digits) == 32 and digits[12] == "7" else 0
+    except ValueError:
+        return 0

@@ -1,14 +1,16 @@
-"""Verify a log: every line is canonical, numbered and chained, and every saved head is in it.
+"""Verify a log: lines are canonical, numbered and chained, and what was kept of it is in it.
 
-What the chain shows by itself: an edited, deleted, inserted or reordered line. What it cannot
-show by itself: lines cut off at the end. For that a head saved elsewhere must be found again.
+What each part shows: the chain, an edited, deleted, inserted or moved line, to anyone; signed
+checkpoints, that who wrote it had the key; a head or checkpoint kept elsewhere, that the end was
+not cut off, which neither can show by itself. Trusted keys come from outside, never from the log.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Self
@@ -16,26 +18,54 @@ from typing import Final, Self
 import attrs
 import orjson
 
+from runtime_pack.audit.files import (
+    Checkpoints,
+    older_segments,
+    read_checkpoints,
+    read_file,
+    tombstone_path,
+)
+from runtime_pack.audit.note import SignedNote, Tombstone, VerifyKey, key_change_text
+from runtime_pack.audit.tree import Frontier, leaf_hash
 from runtime_pack.errors import AuditError
 from runtime_pack.events import EventType
 from runtime_pack.messages import Json
 
-__all__ = ("GENESIS", "Fault", "LogHead", "LogStatus", "Verification", "verify_lines", "verify_log")
+__all__ = (
+    "GENESIS",
+    "Beginning",
+    "Fault",
+    "LogHead",
+    "LogStatus",
+    "Verification",
+    "Walk",
+    "beginning_of",
+    "verify_lines",
+    "verify_log",
+)
 
 GENESIS: Final = "0" * 64
 """`prev` of the first line."""
+
+_MAX_FAULTS: Final = 1000
+_SAYS_KEY: Final = (EventType.LOG_OPENED, EventType.LOG_CONTINUED)
+_IN_OPENING: Final = (EventType.LOG_OPENED, EventType.LOG_RECOVERED)
 
 
 class LogStatus(StrEnum):
     """The outcome of a verification.
 
-    `verified`: every line follows, and a saved head is the last line. `chained`: every line
-    follows to a closing line, and no head was given, so an end that was cut off or added cannot be
-    excluded. `open`: nothing is wrong, but lines after the last saved head, or the missing closing
-    line, are vouched for by nobody: the log is being written, or was cut or added to.
+    `verified`: every line follows, and a head or checkpoint kept elsewhere is the last line.
+    `signed`: every line to a closing line is under a checkpoint of a trusted key; nothing was kept
+    elsewhere, so that it was put back to an earlier closing line cannot be excluded. `chained`:
+    every line follows to a closing line, and neither key nor head was given, so an end that was
+    cut off or added cannot be excluded. `open`: nothing is wrong, but lines after the last saved
+    head or checkpoint, or the missing closing line, are vouched for by nobody: the log is being
+    written, or was cut or added to.
     """
 
     VERIFIED = "verified"
+    SIGNED = "signed"
     CHAINED = "chained"
     OPEN = "open"
     TAMPERED = "tampered"
@@ -77,13 +107,24 @@ class Fault:
 
 @attrs.frozen(kw_only=True)
 class Verification:
-    """What a log proves about itself."""
+    """What a log proves about itself.
+
+    Attributes:
+        events: lines that are there; with *removed* those that there were.
+        signed: how many lines are under a checkpoint by a trusted key.
+        root: the Merkle root over all lines, in base64; None where no checkpoint asks for it.
+    """
 
     status: LogStatus
     events: int
     head: LogHead
     faults: tuple[Fault, ...]
     heads_found: int
+    checkpoints: int = 0
+    signed: int = 0
+    segments: int = 1
+    removed: int = 0
+    root: str | None = None
 
     def to_json(self) -> dict[str, Json]:
         """For machines."""
@@ -94,70 +135,358 @@ class Verification:
             "head": str(self.head),
             "faults": faults,
             "heads_found": self.heads_found,
+            "checkpoints": self.checkpoints,
+            "signed": self.signed,
+            "segments": self.segments,
+            "removed": self.removed,
+            "root": self.root,
         }
 
 
-def verify_log(path: Path, heads: Iterable[LogHead] = ()) -> Verification:
-    """Verify the log at *path* against itself and against heads that were saved elsewhere.
+@attrs.frozen(kw_only=True)
+class Beginning:
+    """What stands before the first line of a file: the last line before it, and the tree to there.
+
+    `peaks` is None where the tree is not known.
+    """
+
+    head: LogHead = LogHead(0, GENESIS)
+    peaks: tuple[bytes, ...] | None = ()
+
+    def frontier(self) -> Frontier | None:
+        """The tree to go on with."""
+        if self.peaks is None or len(self.peaks) != self.head.seq.bit_count():
+            return None
+        return Frontier(self.head.seq, self.peaks)
+
+
+def beginning_of(first_line: bytes) -> Beginning:
+    """What the first line of a file says it continues; the beginning of all where it says nothing."""
+    record, _ = _read(first_line)
+    if record is None or record.get("type") != EventType.LOG_CONTINUED:
+        return Beginning()
+    seq, prev, body = record.get("seq"), record.get("prev"), record.get("object")
+    if (
+        type(seq) is not int
+        or seq < 1
+        or not isinstance(prev, str)
+        or not isinstance(body, Mapping)
+    ):
+        return Beginning()
+    return Beginning(head=LogHead(seq - 1, prev), peaks=_peaks(body.get("frontier")))
+
+
+def _peaks(value: Json) -> tuple[bytes, ...] | None:
+    if not isinstance(value, list):
+        return None
+    try:
+        peaks = tuple(bytes.fromhex(str(item)) for item in value)
+    except ValueError:
+        return None
+    return peaks if all(len(peak) == 32 for peak in peaks) else None
+
+
+@attrs.define
+class _KeyChange:
+    """A change of keys as a line tells it; whether it is signed has to be looked at."""
+
+    seq: int
+    prev: str
+    body: Mapping[str, Json]
+
+
+class Walk:
+    """Goes through the lines of a log, one file after the other, and remembers what is asked for.
+
+    `digests` and `roots` hold the line's digest and the root at the numbers that are wanted; roots
+    are made only if some are.
+    """
+
+    def __init__(
+        self,
+        beginning: Beginning,
+        *,
+        heads: Collection[int] = (),
+        sizes: Collection[int] = (),
+        grow: bool = False,
+    ) -> None:
+        self.seq, self.prev = beginning.head.seq, beginning.head.sha256
+        self.frontier = beginning.frontier() if sizes or grow else None
+        self.faults: list[Fault] = []
+        self.closed = self.opened_with_key = self.past_opening = False
+        self.key_changes: list[_KeyChange] = []
+        self.last_id = ""
+        self._heads, self._sizes = frozenset(heads), frozenset(sizes)
+        self.digests: dict[int, str] = {}
+        self.roots: dict[int, bytes] = {}
+        self._keep()
+
+    def take(self, line: bytes) -> None:
+        """The next line, without its line feed."""
+        number = self.seq + 1
+        record, problem = _check_line(line, number, self.prev)
+        if problem and len(self.faults) < _MAX_FAULTS:
+            self.faults.append(Fault(line=number, problem=problem))
+        if record is not None:
+            self._note(record, number)
+        self.seq, self.prev = number, hashlib.sha256(line).hexdigest()
+        if self.frontier is not None:
+            self.frontier.add(leaf_hash(line))
+        self._keep()
+
+    def _note(self, record: Mapping[str, Json], number: int) -> None:
+        kind, body = record.get("type"), record.get("object")
+        self.closed = kind == EventType.LOG_CLOSED
+        self.last_id = str(record.get("id"))
+        if kind in _SAYS_KEY:
+            self.opened_with_key |= isinstance(body, Mapping) and "key" in body
+        if kind not in _IN_OPENING:
+            self.past_opening = True
+        if kind == EventType.LOG_KEY_CHANGED and isinstance(body, Mapping):
+            self.key_changes.append(_KeyChange(number, self.prev, body))
+
+    def _keep(self) -> None:
+        if self.seq in self._heads:
+            self.digests[self.seq] = self.prev
+        if self.seq in self._sizes and self.frontier is not None:
+            self.roots[self.seq] = self.frontier.root()
+
+
+def verify_log(
+    path: Path,
+    heads: Iterable[LogHead] = (),
+    *,
+    keys: Iterable[VerifyKey] = (),
+    kept: Iterable[SignedNote] = (),
+) -> Verification:
+    """Verify the log at *path*, with its older segments and its checkpoints.
+
+    Args:
+        path: the file that is written; its neighbours are found by its name.
+        heads: that were saved elsewhere.
+        keys: whose checkpoints are believed.
+        kept: checkpoints that were saved elsewhere. Under *keys* they must be signed by them.
 
     Raises:
-        AuditError: the file cannot be read.
+        AuditError: a file cannot be read.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise AuditError(f"the log cannot be read: {error}") from error
-    torn = bool(content) and not content.endswith(b"\n")
-    lines = content.split(b"\n")
-    if not torn:
-        lines.pop()
-    found = verify_lines(lines[:-1] if torn else lines, tuple(heads))
-    if not torn:
-        return found
-    fault = Fault(line=len(lines), problem="the last line is torn: it has no line feed")
-    return attrs.evolve(found, status=LogStatus.TAMPERED, faults=(*found.faults, fault))
+    return _Verifier(path, tuple(heads), tuple(keys), tuple(kept)).verify()
+
+
+class _Verifier:
+    """One verification of one log."""
+
+    def __init__(
+        self,
+        path: Path,
+        heads: tuple[LogHead, ...],
+        keys: tuple[VerifyKey, ...],
+        kept: tuple[SignedNote, ...],
+    ) -> None:
+        self._path, self._heads, self._keys, self._kept = path, heads, keys, kept
+        self._faults: list[Fault] = []
+        self._beside = self._checkpoints()
+        self._signed = 0
+
+    def _checkpoints(self) -> Checkpoints:
+        try:
+            return read_checkpoints(self._path)
+        except AuditError as error:
+            self._fault(f"what stands beside it are no checkpoints: {error}")
+            return Checkpoints()
+
+    def _fault(self, problem: str, line: int = 0) -> None:
+        self._faults.append(Fault(line=line, problem=problem))
+
+    def verify(self) -> Verification:
+        """Go through all files, then hold what was kept against them."""
+        files = (*(path for _, path in older_segments(self._path)), self._path)
+        notes = (*self._beside.notes, *self._kept)
+        content = read_file(files[0])
+        start = self._start(_first_of(content))
+        walk = Walk(
+            start,
+            heads={head.seq for head in self._heads},
+            sizes={note.checkpoint.size for note in notes},
+        )
+        self._walk_file(walk, content)
+        for file in files[1:]:
+            content = read_file(file)
+            if _first_of(content).head.seq == 0:
+                self._fault(f"{file.name} does not say which file it continues", walk.seq + 1)
+            self._walk_file(walk, content)
+        self._faults = [*walk.faults, *self._faults]
+        self._hold_heads(walk)
+        self._hold_notes(walk)
+        return Verification(
+            status=self._status(walk),
+            events=walk.seq - start.head.seq,
+            head=LogHead(walk.seq, walk.prev),
+            faults=tuple(self._faults),
+            heads_found=0 if self._faults else len(self._heads) + len(self._kept),
+            checkpoints=len(self._beside.notes),
+            signed=0 if self._faults else self._signed,
+            segments=len(files),
+            removed=start.head.seq,
+            root=None if walk.frontier is None else base64.b64encode(walk.frontier.root()).decode(),
+        )
+
+    def _walk_file(self, walk: Walk, content: bytes) -> None:
+        lines = content.split(b"\n")
+        torn = lines.pop()
+        for line in lines:
+            walk.take(line)
+        if torn:
+            self._fault("the last line is torn: it has no line feed", walk.seq + 1)
+
+    def _start(self, first: Beginning) -> Beginning:
+        """Where the first file that is left begins, if its beginning is accounted for."""
+        if first.head.seq == 0:
+            return first
+        missing = f"lines 1 to {first.head.seq} are missing"
+        try:
+            note = SignedNote.parse(tombstone_path(self._path).read_text("utf-8"))
+            stone = Tombstone.parse(note.text)
+        except (OSError, UnicodeDecodeError, AuditError):
+            self._fault(f"{missing}, and no tombstone says that they were deleted on purpose")
+            return first
+        frontier = first.frontier()
+        root = None if frontier is None else frontier.root()
+        if (stone.size, stone.head, stone.root) != (first.head.seq, first.head.sha256, root):
+            self._fault(f"{missing}, and the tombstone is about others")
+        elif self._keys and not _is_by(note, self._keys):
+            self._fault(f"{missing}, and the tombstone is by no trusted key")
+        return first
+
+    def _hold_heads(self, walk: Walk) -> None:
+        for head in self._heads:
+            if head.seq > walk.seq:
+                self._fault(
+                    f"the log was cut: a saved head is line {head.seq}, the log has {walk.seq}"
+                )
+            elif head.seq in walk.digests and walk.digests[head.seq] != head.sha256:
+                self._fault("is not the line of a saved head", head.seq)
+
+    def _hold_notes(self, walk: Walk) -> None:
+        """Every checkpoint is a root of this log; under keys, by the key that held at its size."""
+        reigns = self._reigns(walk)
+        last = 0
+        for note in self._beside.notes:
+            size = note.checkpoint.size
+            if size < last:
+                self._fault(f"a checkpoint of {size} lines stands after one of {last}")
+            last = max(last, size)
+        for note in (*self._beside.notes, *self._kept):
+            self._hold_note(note, walk, reigns)
+        if walk.opened_with_key and walk.past_opening and not self._beside.notes:
+            self._fault("it was signed when it was written, and its checkpoints are gone")
+
+    def _hold_note(
+        self, note: SignedNote, walk: Walk, reigns: Sequence[tuple[int, tuple[VerifyKey, ...]]]
+    ) -> None:
+        said = note.checkpoint
+        if said.size > walk.seq:
+            self._fault(
+                f"the log was cut: a checkpoint is over {said.size} lines, the log has {walk.seq}"
+            )
+            return
+        if said.size in walk.roots and walk.roots[said.size] != said.root:
+            self._fault(
+                "is not the line that a checkpoint was made at, or one before was edited", said.size
+            )
+            return
+        if not self._keys:
+            return
+        holds = next(keys for since, keys in reversed(reigns) if since <= said.size)
+        if not _is_by(note, holds):
+            self._fault(f"the checkpoint over {said.size} lines is by no key that is trusted there")
+        elif said.size in walk.roots:
+            self._signed = max(self._signed, said.size)
+
+    def _reigns(self, walk: Walk) -> list[tuple[int, tuple[VerifyKey, ...]]]:
+        """From which line on which keys are believed."""
+        from runtime_pack.audit.keys import is_signed
+
+        reigns = [(0, self._keys)]
+        if not self._keys:
+            return reigns
+        for change in walk.key_changes:
+            now = reigns[-1][1]
+            try:
+                old = VerifyKey.parse(str(change.body.get("old")))
+                new = VerifyKey.parse(str(change.body.get("new")))
+                raw = base64.b64decode(str(change.body.get("signature")), validate=True)
+            except (AuditError, ValueError):
+                self._fault("a change of keys is not of its form", change.seq)
+                continue
+            text = key_change_text(old.name, change.seq, change.prev, new)
+            if old not in now or new.name != old.name or not is_signed(old, text, raw):
+                self._fault("a change of keys is signed by no key that is trusted", change.seq)
+                continue
+            reigns.append((change.seq, (*(key for key in now if key != old), new)))
+        return reigns
+
+    def _status(self, walk: Walk) -> LogStatus:
+        """What a log without faults proves. The chain has no key: who can write may add to it."""
+        if self._faults:
+            return LogStatus.TAMPERED
+        outside = {h.seq for h in self._heads}
+        outside |= {n.checkpoint.size for n in self._kept if n.checkpoint.size in walk.roots}
+        if walk.seq in outside:
+            return LogStatus.VERIFIED
+        if self._heads or self._kept or not walk.closed:
+            return LogStatus.OPEN
+        if not self._keys:
+            return LogStatus.CHAINED
+        return LogStatus.SIGNED if self._signed == walk.seq else LogStatus.OPEN
+
+
+def _first_of(content: bytes) -> Beginning:
+    return beginning_of(content[: content.find(b"\n")])
+
+
+def _is_by(note: SignedNote, keys: Iterable[VerifyKey]) -> bool:
+    from runtime_pack.audit.keys import signed_by
+
+    return signed_by(note, keys) is not None
 
 
 def verify_lines(lines: Sequence[bytes], heads: Sequence[LogHead] = ()) -> Verification:
-    """Verify lines without their line feeds. Never raises."""
-    faults: list[Fault] = []
-    digests = [GENESIS]
-    closed = False
-    for number, line in enumerate(lines, start=1):
-        record, problem = _check_line(line, number, digests[-1])
-        if problem:
-            faults.append(Fault(line=number, problem=problem))
-        closed = record is not None and record.get("type") == EventType.LOG_CLOSED
-        digests.append(hashlib.sha256(line).hexdigest())
+    """Verify lines without their line feeds against heads. Never raises."""
+    walk = Walk(Beginning(), heads={head.seq for head in heads})
+    for line in lines:
+        walk.take(line)
+    faults = list(walk.faults)
     for head in heads:
-        if head.seq >= len(digests):
-            cut = f"the log was cut: a saved head is line {head.seq}, the log has {len(lines)}"
+        if head.seq > walk.seq:
+            cut = f"the log was cut: a saved head is line {head.seq}, the log has {walk.seq}"
             faults.append(Fault(line=0, problem=cut))
-        elif digests[head.seq] != head.sha256:
+        elif walk.digests[head.seq] != head.sha256:
             faults.append(Fault(line=head.seq, problem="is not the line of a saved head"))
+    status = LogStatus.CHAINED if walk.closed and not heads else LogStatus.OPEN
+    if any(head.seq == walk.seq for head in heads):
+        status = LogStatus.VERIFIED
     return Verification(
-        status=LogStatus.TAMPERED if faults else _whole(len(lines), heads, closed=closed),
-        events=len(lines),
-        head=LogHead(len(lines), digests[-1]),
+        status=LogStatus.TAMPERED if faults else status,
+        events=walk.seq,
+        head=LogHead(walk.seq, walk.prev),
         faults=tuple(faults),
         heads_found=len(heads) if not faults else 0,
     )
 
 
-def _whole(lines: int, heads: Sequence[LogHead], *, closed: bool) -> LogStatus:
-    """What a log without faults proves. The chain has no key: whoever can write may add to it."""
-    if any(head.seq == lines for head in heads):
-        return LogStatus.VERIFIED
-    return LogStatus.CHAINED if closed and not heads else LogStatus.OPEN
-
-
-def _check_line(line: bytes, number: int, prev: str) -> tuple[dict[str, Json] | None, str | None]:
+def _read(line: bytes) -> tuple[dict[str, Json] | None, str | None]:
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
         return None, "is not JSON"
-    if not isinstance(record, dict):
-        return None, "is not an object"
+    return (record, None) if isinstance(record, dict) else (None, "is not an object")
+
+
+def _check_line(line: bytes, number: int, prev: str) -> tuple[dict[str, Json] | None, str | None]:
+    record, problem = _read(line)
+    if record is None:
+        return None, problem
     if not _is_canonical(record, line):
         return record, "is not in canonical form: its bytes were edited"
     if record.get("seq") is True or record.get("seq") != number:

@@ -18,6 +18,7 @@ __all__ = ("command",)
 
 _CODES: Final[Mapping[LogStatus, int]] = {
     LogStatus.VERIFIED: 0,
+    LogStatus.SIGNED: 0,
     LogStatus.CHAINED: 0,
     LogStatus.TAMPERED: 1,
     LogStatus.OPEN: 2,
@@ -111,5 +112,7 @@ def _words(found: Verification) -> str:
             return "open: the writer did not close it, or the end was cut (no saved head is the last line)"
         case LogStatus.VERIFIED:
             return f"verified, with {found.heads_found} saved head(s)"
+        case LogStatus.SIGNED:
+            return "every line is under a checkpoint of a trusted key; no saved head was at hand"
         case LogStatus.CHAINED:
             return "every line follows, but no saved head was at hand (give one with --head)"

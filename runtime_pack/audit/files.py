@@ -1,0 +1,148 @@
+"""The files of one log: segments, checkpoints, tombstone; names, reading and durable writing.
+
+run.jsonl               the segment that is written
+run.jsonl.000001 …      those that are full, the oldest first
+run.jsonl.checkpoints   signed checkpoints, one after the other
+run.jsonl.tombstone     which segments were deleted on purpose
+run.jsonl.torn-1 …      what a crash left of a last line
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from runtime_pack.audit.note import SignedNote, read_notes
+from runtime_pack.errors import AuditError
+
+__all__ = (
+    "Checkpoints",
+    "append_durably",
+    "checkpoints_path",
+    "next_segment",
+    "older_segments",
+    "read_checkpoints",
+    "read_file",
+    "sync_folder",
+    "tombstone_path",
+)
+
+_NUMBER: Final = re.compile(r"[0-9]{6}\Z")
+_MAX_NUMBER: Final = 999_999
+
+
+@attrs.frozen(kw_only=True)
+class Checkpoints:
+    """The checkpoints beside a log.
+
+    Attributes:
+        whole_bytes: how much of the file they take; a crash may have left a part of one behind them.
+    """
+
+    notes: tuple[SignedNote, ...] = ()
+    whole_bytes: int = 0
+    torn: bool = False
+
+
+def checkpoints_path(log: Path) -> Path:
+    """Where the checkpoints of a log stand."""
+    return log.with_name(f"{log.name}.checkpoints")
+
+
+def tombstone_path(log: Path) -> Path:
+    """Where it stands which segments were deleted."""
+    return log.with_name(f"{log.name}.tombstone")
+
+
+def older_segments(log: Path) -> tuple[tuple[int, Path], ...]:
+    """The full segments of a log with their numbers, the oldest first.
+
+    A writer that was killed while it changed segments may have left a second name of the one that
+    is written; that name is left out.
+
+    Raises:
+        AuditError: the folder cannot be read.
+    """
+    found = []
+    try:
+        for path in log.parent.iterdir():
+            number = path.name.removeprefix(f"{log.name}.")
+            is_other = path.name != number and not (log.exists() and path.samefile(log))
+            if is_other and _NUMBER.match(number):
+                found.append((int(number), path))
+    except OSError as error:
+        raise AuditError(f"the segments of the log cannot be listed: {error}") from error
+    return tuple(sorted(found))
+
+
+def next_segment(log: Path) -> Path:
+    """The name that the segment which is full now will have.
+
+    Raises:
+        AuditError: the folder cannot be read, or there are no numbers left.
+    """
+    numbers = [number for number, _ in older_segments(log)]
+    number = max(numbers, default=0) + 1
+    if number > _MAX_NUMBER:
+        raise AuditError("the log has as many segments as it can have")
+    return log.with_name(f"{log.name}.{number:06d}")
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of one file.
+
+    Raises:
+        AuditError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise AuditError(f"the log cannot be read: {error}") from error
+
+
+def read_checkpoints(log: Path) -> Checkpoints:
+    """The checkpoints beside a log; none where there is no file.
+
+    Raises:
+        AuditError: the file cannot be read, or something else stands in it.
+    """
+    path = checkpoints_path(log)
+    if not path.exists():
+        return Checkpoints()
+    content = read_file(path).decode("utf-8", "surrogateescape")
+    notes, taken = read_notes(content)
+    whole = len(content[:taken].encode("utf-8", "surrogateescape"))
+    return Checkpoints(notes=notes, whole_bytes=whole, torn=taken != len(content))
+
+
+def append_durably(path: Path, block: bytes, at: int) -> None:
+    """Write a block behind the first *at* bytes of a file, and wait until it is on the disk.
+
+    Raises:
+        OSError: it was not written, or only in part.
+    """
+    handle = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.ftruncate(handle, at)
+        if os.pwrite(handle, block, at) != len(block):
+            raise OSError("written only in part (is the disk full?)")
+        os.fdatasync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on the disk.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
