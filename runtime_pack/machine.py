@@ -182,7 +182,8 @@ def ingest_call(
         )
     unique = _unique_id(clean_text(call.id), taken)
     name = clean_text(call.name)
-    raw = call.arguments if isinstance(call.arguments, str) else None
+    # Of a call that is refused for its form, what was written is on record.
+    raw = call.arguments if fault is not None and isinstance(call.arguments, str) else None
     return IngestedCall(
         step=step,
         call=ToolCall(id=unique, name=name, arguments=arguments),
@@ -419,7 +420,7 @@ class Thinking:
 
 @inner(kw_only=True)
 class Classifying:
-    """The calls of a response are being judged."""
+    """A response came, and its calls are being judged; a run that is taken up here judges them again."""
 
     barren: int
     text: str

@@ -21,7 +21,7 @@ from runtime_pack.inner import inner
 from runtime_pack.labels import Label
 from runtime_pack.messages import Json, ToolMessage
 
-__all__ = ("Recorded", "Repeats", "Stuck", "fingerprint", "fingerprint_of")
+__all__ = ("Recorded", "Repeats", "Seen", "Stuck", "fingerprint", "fingerprint_of")
 
 WINDOW: Final = 8
 """How many calls are remembered: two rounds of the longest circle."""
@@ -53,7 +53,7 @@ _STUCK: Final = Stuck()
 
 
 @attrs.define
-class _Seen:
+class Seen:
     """One call of the window; `recorded` is None until it has run.
 
     When it was answered from the record, `call_id` is that of the call which ran.
@@ -98,7 +98,7 @@ class Repeats:
     __slots__ = ("_window",)
 
     def __init__(self) -> None:
-        self._window: deque[_Seen] = deque(maxlen=WINDOW)
+        self._window: deque[Seen] = deque(maxlen=WINDOW)
 
     def judge(self, fingerprint: str, step: str, burned: Collection[str]) -> Verdict:
         """Whether a call goes on with a circle; one that does is remembered here.
@@ -145,13 +145,23 @@ class Repeats:
         for seen in self._window:
             if seen.fingerprint == fingerprint and _response(seen.step) == _response(step):
                 return
-        self._window.append(_Seen(fingerprint, step, call_id))
+        self._window.append(Seen(fingerprint, step, call_id))
 
     def settle(self, step: str, recorded: Recorded) -> None:
         """What the call of this step gave; a call that is not remembered any more is let be."""
         for seen in self._window:
             if seen.step == step and not seen.answered:
                 seen.recorded = recorded
+
+    @property
+    def seen(self) -> tuple[Seen, ...]:
+        """What is remembered, the oldest first."""
+        return tuple(self._window)
+
+    def go_back(self, seen: tuple[Seen, ...]) -> None:
+        """Remember what `seen` was before a response was judged: it will be judged again."""
+        self._window.clear()
+        self._window.extend(seen)
 
     def clear(self) -> None:
         """Forget: a person has said something new."""
@@ -183,7 +193,7 @@ class Repeats:
             told = results.get(call_id)
             recorded = None if told is None else Recorded(told.text, told.ok, told.label)
             answered = row["answered"] is True
-            seen = _Seen(str(row["fingerprint"]), str(row["step"]), call_id, recorded, answered)
+            seen = Seen(str(row["fingerprint"]), str(row["step"]), call_id, recorded, answered)
             self._window.append(seen)
 
 
@@ -192,7 +202,7 @@ def _response(step: str) -> str:
     return step.partition("c")[0]
 
 
-def _same(one: _Seen, other: _Seen, burned: Collection[str]) -> bool:
+def _same(one: Seen, other: Seen, burned: Collection[str]) -> bool:
     if one.fingerprint != other.fingerprint:
         return False
     first, second = one.recorded, other.recorded

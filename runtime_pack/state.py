@@ -17,7 +17,7 @@ from typing import Final
 import orjson
 
 from runtime_pack.approvals import ApprovalRequest
-from runtime_pack.catalog import Effects, ToolSpec
+from runtime_pack.catalog import Effects, Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import ContractError, StateRefused
 from runtime_pack.labels import Integrity
 from runtime_pack.ledger import Shortfall
@@ -25,6 +25,7 @@ from runtime_pack.machine import (
     Classifying,
     Ended,
     Executing,
+    IngestedCall,
     Outcome,
     OutcomeKind,
     Slot,
@@ -33,11 +34,14 @@ from runtime_pack.machine import (
     Stop,
     Thinking,
     Waiting,
+    refusal,
 )
 from runtime_pack.messages import (
     Json,
     ToolCall,
     ToolMessage,
+    clean_text,
+    frozen_arguments,
     message_from_json,
     message_to_json,
     own_copy,
@@ -121,19 +125,35 @@ def open_head(
 
 
 def state_to_json(state: State) -> dict[str, Json]:
-    """A state between two events. A batch that is being judged is saved as not asked for yet."""
+    """A state between two events. Of a batch that is being judged nothing was decided yet."""
     match state:
         case Thinking(barren=barren, closing=closing):
             stop = None if closing is None else _stop_to_json(closing)
             return {"at": "thinking", "barren": barren, "closing": stop}
-        case Classifying(barren=barren):
-            return {"at": "thinking", "barren": barren, "closing": None}
+        case Classifying(barren=barren, text=text, calls=calls):
+            asked: list[Json] = [_ingested_to_json(call) for call in calls]
+            return {"at": "judging", "barren": barren, "text": text, "calls": asked}
         case Executing(barren=barren, text=text, slots=slots):
             return _batch("executing", barren, text, slots)
         case Waiting(barren=barren, text=text, slots=slots):
             return _batch("waiting", barren, text, slots)
         case Ended(outcome=outcome):
             return {"at": "ended", "outcome": outcome_to_json(outcome)}
+
+
+def _ingested_to_json(call: IngestedCall) -> dict[str, Json]:
+    fault = None if call.fault is None else call.fault.data
+    return {
+        "step": call.step,
+        "call": _call_to_json(call.call),
+        "raw": None if call.raw is None else clean_text(call.raw),
+        "fault": fault,
+        "cut": call.cut,
+    }
+
+
+def _call_to_json(call: ToolCall) -> dict[str, Json]:
+    return {"id": call.id, "name": call.name, "arguments": call.arguments}
 
 
 def _batch(at: str, barren: int, text: str, slots: tuple[Slot, ...]) -> dict[str, Json]:
@@ -154,7 +174,7 @@ def _slot_to_json(slot: Slot) -> dict[str, Json]:
         marks["excused"] = True
     return marks | {
         "step": slot.step,
-        "call": {"id": slot.call.id, "name": slot.call.name, "arguments": slot.call.arguments},
+        "call": _call_to_json(slot.call),
         "status": str(slot.status),
         "ran": slot.ran,
         "result": result,
@@ -205,10 +225,11 @@ def _read_state(value: dict[str, Json], results: Mapping[str, ToolMessage]) -> S
     if at == "thinking":
         closing = value["closing"]
         return Thinking(barren=barren, closing=None if closing is None else _read_stop(closing))
-    raw, text = value["slots"], str(value["text"])
-    if not isinstance(raw, list):
-        raise TypeError("slots is a list")
-    slots = tuple(_read_slot(_object(slot), results) for slot in raw)
+    text = str(value["text"])
+    if at == "judging":
+        calls = tuple(_read_ingested(_object(call)) for call in _list(value["calls"]))
+        return Classifying(barren=barren, text=text, calls=calls)
+    slots = tuple(_read_slot(_object(slot), results) for slot in _list(value["slots"]))
     if at == "executing":
         return Executing(barren=barren, text=text, slots=slots)
     if at == "waiting":
@@ -216,10 +237,39 @@ def _read_state(value: dict[str, Json], results: Mapping[str, ToolMessage]) -> S
     raise ValueError(f"unknown state {at!r}")
 
 
+def _read_ingested(value: dict[str, Json]) -> IngestedCall:
+    call, raw, fault = _read_call(value["call"]), value["raw"], value["fault"]
+    return IngestedCall(
+        step=str(value["step"]),
+        call=call,
+        arguments=_object(call.arguments),
+        raw=None if raw is None else str(raw),
+        fault=None if fault is None else _read_refusal(_object(fault)),
+        cut=value["cut"] is True,
+    )
+
+
+def _read_call(value: object) -> ToolCall:
+    fields = _object(value)
+    arguments = frozen_arguments(_object(fields["arguments"]))
+    return ToolCall(id=str(fields["id"]), name=str(fields["name"]), arguments=arguments)
+
+
+def _read_refusal(value: dict[str, Json]) -> ToolOutput:
+    own = {"code", "message", "executed", "retryable"}
+    return refusal(
+        str(value["code"]),
+        str(value["message"]),
+        executed=Executed(str(value["executed"])),
+        retryable=value["retryable"] is True,
+        details={name: told for name, told in value.items() if name not in own},
+    )
+
+
 def _read_slot(value: dict[str, Json], results: Mapping[str, ToolMessage]) -> Slot:
-    call, step = _object(value["call"]), str(value["step"])
+    call, step = _read_call(value["call"]), str(value["step"])
     status, ran, request = SlotStatus(str(value["status"])), value["ran"] is True, value["request"]
-    result = results.get(str(call["id"])) if ran else None
+    result = results.get(call.id) if ran else None
     if value["result"] is not None:
         message = message_from_json(value["result"])
         if not isinstance(message, ToolMessage):
@@ -227,9 +277,7 @@ def _read_slot(value: dict[str, Json], results: Mapping[str, ToolMessage]) -> Sl
         result = message
     return Slot(
         step=step,
-        call=ToolCall(
-            id=str(call["id"]), name=str(call["name"]), arguments=_object(call["arguments"])
-        ),
+        call=call,
         status=SlotStatus.DONE if result is not None else status,
         ran=ran,
         result=result,
@@ -268,6 +316,12 @@ def _read_stop(value: object) -> Stop:
 def _object(value: object) -> dict[str, Json]:
     if not isinstance(value, dict):
         raise TypeError("an object is expected")
+    return value
+
+
+def _list(value: object) -> list[Json]:
+    if not isinstance(value, list):
+        raise TypeError("a list is expected")
     return value
 
 

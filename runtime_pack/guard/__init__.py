@@ -236,6 +236,7 @@ class GuardedRuntime:
         self._execution = Execution(task_run, inner)
         self._turns = Turns(task_run, inner, self._model_name)
         # The loop's doors; see the classes for what they do and raise.
+        self.asks_host = self._judge.asks_host
         self.admit = self._judge.admit
         self.readmit = self._judge.readmit
         self.hold_again = self._judge.hold_again

@@ -134,7 +134,7 @@ class _Today:
 class Judge:
     """Says of every call whether it may run, and keeps the reservations that go with it."""
 
-    __slots__ = ("_asked_first", "_knowing", "_recall", "_rules", "_run")
+    __slots__ = ("_asked_first", "_knowing", "_recall", "_rules", "_run", "asks_host")
 
     def __init__(self, run: TaskRun, inner: ToolRuntime) -> None:
         self._run = run
@@ -144,6 +144,11 @@ class Judge:
         knowing = self._knowing
         self._asked_first = knowing if knowing is not None and has_preflight(knowing) else None
         self._rules: dict[str, _Book] = {}
+        told = run.emitter is not None or self._asked_first is not None
+        # Whether code of the host's may be awaited, or called, while a call is judged.
+        self.asks_host = told or any(
+            rule.when is not None for rule in run.contract.tool_policy.all_rules
+        )
 
     async def admit(
         self, call: IngestedCall, offered: Mapping[str, ToolSpec], context: ExecutionContext

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import math
 import secrets
-from collections.abc import Awaitable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Coroutine, Generator, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from types import CoroutineType
@@ -59,11 +59,11 @@ from runtime_pack.ports import (
 )
 from runtime_pack.prices import PriceTable
 from runtime_pack.records import StepRecord, log_word
-from runtime_pack.remembered import Memory
-from runtime_pack.repeats import Repeats
+from runtime_pack.remembered import Memory, RememberedRule
+from runtime_pack.repeats import Repeats, Seen
 from runtime_pack.seal import Seal
 
-__all__ = ("GRACE_SECONDS", "Held", "TaskRun", "Told", "checked_id")
+__all__ = ("GRACE_SECONDS", "Held", "Mark", "TaskRun", "Told", "checked_id")
 
 _MODES: Final = ("now", "after_step")
 _SHORTEST_ALARM_SECONDS: Final = 0.01
@@ -114,6 +114,15 @@ class Told:
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
             raise ValueError("times is a count")
         return cls(times=times, said=str(value["said"]))
+
+
+@inner(kw_only=True)
+class Mark:
+    """What a run knew before a response was judged: to go back to, when that was stopped."""
+
+    steps: int
+    seen: tuple[Seen, ...]
+    rules: tuple[RememberedRule, ...]
 
 
 class Scope:
@@ -557,6 +566,24 @@ class TaskRun:
             self.ledger.release(*step_buckets(held.tool))
             if step in self.step_costs:
                 self.ledger.release_amounts({COST: self.step_costs.pop(step)})
+
+    def mark(self) -> Mark:
+        """What the run knows before a response is judged."""
+        return Mark(steps=len(self.steps), seen=self.repeats.seen, rules=self.memory.rules)
+
+    def go_back(self, mark: Mark, steps: Iterable[str]) -> None:
+        """Know no more than at the mark; *steps* of the response are held no more.
+
+        What the host was told of them, and what the log has, has happened: that is not forgotten.
+        """
+        told = dict(self.told)
+        for step in steps:
+            self.drop(step)
+        self.told = told
+        del self.steps[mark.steps :]
+        self.repeats.go_back(mark.seen)
+        for rule in mark.rules:
+            self.memory.keep(rule)
 
     @contextlib.contextmanager
     def direct(self) -> Generator[None, None, None]:

@@ -47,6 +47,11 @@ class Compactor:
         self._count = 0
         self._bytes = 0
 
+    def is_needed(self) -> bool:
+        """Whether `fit` would have something summed up."""
+        limit = self._run.contract.max_context_bytes
+        return limit != UNLIMITED and self._size() > limit
+
     async def fit(self) -> Outcome | None:
         """Shorten what is shown to the contract's bound; why it cannot be, or None.
 
@@ -54,7 +59,7 @@ class Compactor:
             AuditError: the log could not take it.
         """
         limit = self._run.contract.max_context_bytes
-        if limit == UNLIMITED or self._size() <= limit:
+        if limit == UNLIMITED or not self.is_needed():
             return None
         return await self._shorten(limit)
 

@@ -41,6 +41,7 @@ from runtime_pack.guard.bounded import Stopped, TimeUp, bounded
 from runtime_pack.guard.execution import CUT, NOT_BEGUN, OUTCOME_UNKNOWN
 from runtime_pack.guard.observer import Observer
 from runtime_pack.guard.sub_runs import sub_run_id
+from runtime_pack.guard.task_run import Mark
 from runtime_pack.guard.turns import TurnResult
 from runtime_pack.ledger_limits import UNLIMITED
 from runtime_pack.letters import Letters
@@ -56,6 +57,7 @@ from runtime_pack.machine import (
     AskPeople,
     Classified,
     Classify,
+    Classifying,
     Command,
     Commit,
     Ended,
@@ -164,6 +166,8 @@ class Drive:
         self.cut: set[str] = set()
         self.running = 0
         self.entered = False
+        # A response or a result has come since the last save: what could not be had again.
+        self.fresh = False
         # The last save was stopped by a cancel: whoever takes the run up has to be told.
         self.unsaved = False
         self.abandoned: tuple[str, ...] = ()
@@ -407,9 +411,14 @@ class Drive:
             if waits and request and (request.request_id in closed or request.expired(now)):
                 continue
             if self._is_gone(name):
-                text = f"waits for a call of `{name}`, which this runtime does not have"
-                return failure("tool", StopCode.TOOL_MISSING, f"run {self.run.id} {text}")
-        return None
+                return self._gone(name)
+        unjudged = self.state.calls if isinstance(self.state, Classifying) else ()
+        gone = (call.call.name for call in unjudged if self._is_gone(call.call.name))
+        return next(map(self._gone, gone), None)
+
+    def _gone(self, name: str) -> Outcome:
+        text = f"waits for a call of `{name}`, which this runtime does not have"
+        return failure("tool", StopCode.TOOL_MISSING, f"run {self.run.id} {text}")
 
     def _is_gone(self, name: str) -> bool:
         """Whether the runtime that the run was started with had the tool, and this one has not."""
@@ -644,6 +653,7 @@ class Drive:
         run = self.run
         if run.interrupt is not None:
             return
+        await self._secure()
         run.end_activity()
         try:
             await bounded(run, None, observer.room(), idle=True)
@@ -715,6 +725,8 @@ class Drive:
     async def _ask_model(self, *, final: bool) -> MachineEvent:
         if self.compactor is None:
             return await self._asked(final=final)
+        if self.fresh and self.compactor.is_needed():
+            await self._secure()
         lost = await self.compactor.fit()
         if lost is not None:
             return TurnLost(outcome=lost, again=True)
@@ -743,6 +755,7 @@ class Drive:
         taken = await self.guarded.ask_turn(reserved, request, self.context)
         if taken.turn is None:
             return _lost(taken)
+        self.fresh = True
         calls: tuple[IngestedCall, ...] = ()
         if not final:
             calls = ingest(taken.turn, number=self.run.turn, taken=self.keeper.taken, cut=taken.cut)
@@ -765,6 +778,10 @@ class Drive:
 
     async def _classify(self, calls: tuple[IngestedCall, ...]) -> MachineEvent:
         admit, offered, context = self.guarded.admit, self.offered, self.context
+        if self.guarded.asks_host:
+            # The response is paid for: whatever becomes of the host's checks, it is not lost.
+            await self._secure()
+        before = self.run.mark() if self.guarded.asks_host else None
         admissions: list[Admission] = []
         most = self.guarded.max_batch
         for number, call in enumerate(calls, start=1):
@@ -774,29 +791,32 @@ class Drive:
                 else:
                     admissions.append(await admit(call, offered, context))
             except Stopped as stop:
-                return self._unjudged(calls, admissions, stop)
+                return self._unjudged(calls, admissions, stop, before)
             if not number % _JUDGED_AT_ONCE:
                 # Nothing above needs to wait: without this, nobody could stop a large batch.
                 await asyncio.sleep(0)
         return Classified(admissions=tuple(admissions), misbehaving=self.run.over_refused())
 
     def _unjudged(
-        self, calls: tuple[IngestedCall, ...], admissions: Sequence[Admission], stop: Stopped
+        self,
+        calls: tuple[IngestedCall, ...],
+        admissions: Sequence[Admission],
+        stop: Stopped,
+        before: Mark | None,
     ) -> Interrupted:
         """The run stopped while it judged a response: what was decided of it so far does not hold.
 
-        If the run can be taken up, the whole response is judged again then.
+        If the run can be taken up, the response is in hand as it was, and is judged again then.
 
         Raises:
             AuditError: the log could not take that requests were withdrawn.
         """
-        run, steps = self.run, {call.step for call in calls}
-        outcome = self._stop_for(stop)
+        run, outcome = self.run, self._stop_for(stop)
         for admission in admissions:
             if isinstance(admission, Pending):
                 self._withdraw_request(admission.request)
-        if run.interrupt_resumable:
-            run.steps[:] = [record for record in run.steps if record.step not in steps]
+        if run.interrupt_resumable and before is not None:
+            run.go_back(before, [call.step for call in calls])
             self.guarded.take_back((*admissions, *([stop.refused] if stop.refused else ())))
         return self._interrupted(outcome)
 
@@ -946,6 +966,7 @@ class Drive:
             self.cut.add(slot.step)
             return result
         keeper.keep_result(result)
+        self.fresh = True
         # The last result is saved with what follows it, before anything else is awaited.
         if self.running:
             await self._save()
@@ -1004,6 +1025,8 @@ class Drive:
                 continue
             call = slots[request.request_id].call
             stopped = False
+            if self.guarded.asks_host:
+                await self._secure()
             try:
                 admission = await self.guarded.reconsider(call, request, self.offered)
             except Stopped as stop:
@@ -1052,8 +1075,18 @@ class Drive:
             self.unanswered.add(request.request_id)
         return given
 
+    async def _secure(self) -> None:
+        """Save what has come since the last save, before somebody is waited for who may never end.
+
+        Raises:
+            StoreError: the store could not be written.
+        """
+        if self.fresh and self.keeper.store is not None:
+            await self._save()
+
     async def _save(self) -> None:
         await self.keeper.save(self.state, self.outcome)
+        self.fresh = False
         if self.outcome is None and self.post.has_news():
             await self._read_letters()
 

@@ -136,7 +136,7 @@ def test_a_pause_while_the_emitter_is_told_decides_nothing(
         assert [record.step for record in first.steps] == ["t1"]
 
         stage.emitter, stage.contract = ListEmitter(), NOTIFY
-        last = await stage.go_on(first, TWO, reply())
+        last = await stage.go_on(first, reply())
 
         assert isinstance(last, Completed)
         assert stage.shelf.ran == {"t:a": 1, "t:b": 1}
@@ -166,7 +166,7 @@ def test_a_reader_that_leaves_while_the_emitter_is_told_leaves_a_run_that_goes_o
         await stream.aclose()
 
         stage = Rehearsal(shelf=tools, store=store, contract=NOTIFY, emitter=ListEmitter())
-        stage.prepare([ONE, reply()])
+        stage.prepare([reply()])
         taken_up = await stage.resume(run.id)
 
         assert isinstance(taken_up, Completed)
@@ -217,7 +217,7 @@ def test_a_pause_while_a_predicate_is_awaited_does_not_refuse_the_call() -> None
         assert first.stop is not None
         assert (first.stop.code, first.ledger.refused) == (StopCode.PAUSED, 0)
 
-        last = await stage.go_on(first, batch, reply())
+        last = await stage.go_on(first, reply())
 
         assert isinstance(last, Completed)
         assert (stage.shelf.ran, last.ledger.refused) == ({"t:a": 1}, 1)
@@ -375,7 +375,7 @@ def test_time_that_ends_while_a_predicate_is_awaited_refuses_nothing() -> None:
         assert (first.stop.code, first.ledger.refused) == (StopCode.BUDGET_EXHAUSTED, 0)
 
         grant = Grant("duration_seconds", 100, "ann", "go on")
-        last = await stage.go_on(first, ONE, reply(), grants=[grant])
+        last = await stage.go_on(first, reply(), grants=[grant])
 
         assert isinstance(last, Completed)
         assert stage.shelf.ran == {"t:a": 1}
@@ -426,7 +426,7 @@ def test_a_pause_in_a_preflight_does_not_refuse_the_call() -> None:
         assert isinstance(first, Suspended)
         assert (first.ledger.refused, checking.checks) == (0, 1)
 
-        last = await stage.go_on(first, ONE, reply())
+        last = await stage.go_on(first, reply())
 
         assert isinstance(last, Completed)
         assert stage.shelf.ran == {"t:a": 1}

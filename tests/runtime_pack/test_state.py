@@ -195,7 +195,7 @@ json_values = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["at", "barren", "slots", "text", "closing", "outcome", "step", "call"]
+                ["at", "barren", "slots", "text", "closing", "outcome", "step", "call", "calls"]
             ),
             inner,
             max_size=4,
@@ -205,7 +205,7 @@ json_values = st.recursive(
 )
 
 
-@given(json_values, st.sampled_from(["thinking", "executing", "waiting", "ended", "x"]))
+@given(json_values, st.sampled_from(["thinking", "judging", "executing", "waiting", "ended", "x"]))
 def test_reading_a_state_is_total(value: object, at: str) -> None:
     """A state, or StateRefused."""
     if isinstance(value, dict):

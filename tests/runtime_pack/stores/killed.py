@@ -64,18 +64,44 @@ from runtime_pack.testing import assert_one_result_per_call, assert_within_budge
 
 SEAL = Seal(b"k" * 32)
 RUN = "run-1"
-CONTRACT = TaskContract(
-    max_steps=12,
-    max_turns=12,
-    tool_policy=ToolPolicy([ToolRule(tool="t:gate", approval_class="request_user")]),
-)
+# Which response a call of `t:once` belongs to, by its argument.
+RESPONSES = {"2": 0, "4": 1, "5": 0}
 SCRIPT = (
-    calls(("a", "t:look", '{"x":"1"}'), ("b", "t:once", '{"x":"2"}')),
+    calls(("a", "t:look", '{"x":"1"}'), ("b", "t:once", '{"x":"2"}'), ("e", "t:once", '{"x":"5"}')),
     calls(("c", "t:gate", '{"x":"3"}'), ("d", "t:once", '{"x":"4"}')),
-    calls(("e", "t:once", '{"x":"5"}'), ("f", "t:once", '{"x":"6"}')),
     reply("the end"),
 )
 PARAMETERS: dict[str, Json] = {"type": "object", "properties": {"x": {"type": "string"}}}
+
+
+class Diary:
+    """Which responses the model was asked for and which were judged, in the order of events."""
+
+    path: ClassVar[Path]
+
+    @classmethod
+    def note(cls, word: str) -> None:
+        with cls.path.open("ab", buffering=0) as file:
+            file.write(f"{word}\n".encode())
+
+
+async def watched(arguments: Mapping[str, Json]) -> bool:
+    """A predicate that denies nothing, and in which the process may die."""
+    Diary.note(f"judged {RESPONSES[str(arguments['x'])]}")
+    Points.pass_by()
+    return False
+
+
+CONTRACT = TaskContract(
+    max_steps=12,
+    max_turns=12,
+    tool_policy=ToolPolicy(
+        [
+            ToolRule(tool="t:gate", approval_class="request_user"),
+            ToolRule(tool="t:once", approval_class="deny", when=watched),
+        ]
+    ),
+)
 
 
 class Points:
@@ -164,7 +190,9 @@ class Historian:
 
     async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
         del context
-        return SCRIPT[sum(isinstance(m, AssistantMessage) for m in request.messages)]
+        number = sum(isinstance(m, AssistantMessage) for m in request.messages)
+        Diary.note(f"asked {number}")
+        return SCRIPT[number]
 
 
 def connect(*given: Any, **named: Any) -> sqlite3.Connection:
@@ -201,6 +229,7 @@ def tools(effects: Path) -> list[CatalogTool]:
 
 async def live(kind: str, folder: Path) -> LoopResult:
     """Bring the run to its end from wherever it stands on the disk."""
+    Diary.path = folder / "diary"
     store = opened(kind, folder)
     with KillingLog(folder / "log.jsonl") as log:
         catalog = tools(folder / "effects")
@@ -297,10 +326,11 @@ def judge(kind: str, folder: Path, before: dict[str, int]) -> None:
     said = [m for m in result.messages if isinstance(m, AssistantMessage)]
     expected = [[(c.id, c.name) for c in turn.calls] for turn in SCRIPT]
     assert expected == [[(call.id, call.name) for call in message.calls] for message in said]
+    judge_diary()
     path = folder / "effects"
     happened = Counter(path.read_text().split()) if path.exists() else Counter[str]()
     started = judge_log(folder)
-    numbers = dict(zip("abcdef", "123456", strict=True))
+    numbers = dict(zip("abcde", "12345", strict=True))
     for message in result.messages:
         if isinstance(message, ToolMessage):
             judge_call(message, happened[numbers[message.call_id]], started[message.call_id])
@@ -327,6 +357,16 @@ def judge_call(message: ToolMessage, happened: int, started: int) -> None:
     else:
         assert call != "a"
         assert json.loads(message.text)["code"] == "OUTCOME_UNKNOWN", message.text
+
+
+def judge_diary() -> None:
+    """A response that was being judged is not asked for again, however the process died then."""
+    judged: set[str] = set()
+    for line in Diary.path.read_text().splitlines():
+        what, number = line.split()
+        assert what == "judged" or number not in judged, f"paid for response {number} again"
+        if what == "judged":
+            judged.add(number)
 
 
 def judge_log(folder: Path) -> Counter[str]:
@@ -382,6 +422,7 @@ def moments(kind: str, folder: Path, count: int) -> None:
 async def attempt(kind: str, folder: Path, number: int) -> None:
     """One of several processes that bring the same approval to the same run, all at once."""
     store = opened(kind, folder)
+    Diary.path = folder / "diary"
     catalog = tools(folder / "effects")
     (request,) = (await runs.show_run(store, RUN)).requests
     yes = Decision(
@@ -410,6 +451,7 @@ def wait_for_go(folder: Path, number: int) -> None:
 
 async def park(kind: str, folder: Path) -> None:
     """A run that waits for a person."""
+    Diary.path = folder / "diary"
     store = opened(kind, folder)
     catalog = tools(folder / "effects")
     base = create_agent_runtime(model=Historian(), tools=catalog)
@@ -448,7 +490,7 @@ def race(kind: str, folder: Path, rounds: int, runners: int) -> None:
         assert len(won) == 1, told
         assert lost <= {"ALREADY_RESOLVED", "STATE_CONFLICT"}, told
         happened = Counter((place / "effects").read_text().split())
-        assert happened == Counter("123456"), happened
+        assert happened == Counter("12345"), happened
 
 
 def main() -> None:
