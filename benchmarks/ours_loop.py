@@ -44,7 +44,7 @@ from runtime_pack import (
     run_governed_agent_loop,
 )
 from runtime_pack.messages import Json
-from web_tools.fence import FenceKind, FenceMeta, NonceBook, fence
+from web_tools.fence import FenceKind, FenceMeta, NonceBook, fence_text
 
 NAME = "OURS (governed)"
 DIST = None
@@ -79,7 +79,7 @@ async def lookup(arguments: Mapping[str, Json], context: ExecutionContext) -> Js
 def frame(text: str, *, source: str, burned: set[str]) -> str:
     """The fence as a task run asks for it: tools are external unless their spec says otherwise."""
     meta = FenceMeta(kind=FenceKind.PAGE, source=source)
-    return fence(text, meta=meta, nonces=NonceBook(burned=burned)).text
+    return fence_text(text, meta=meta, nonces=NonceBook(burned=burned))
 
 
 class ScriptedModel:

@@ -73,9 +73,9 @@ from web_tools.fence import (
     FenceMeta,
     NonceBook,
     ResultText,
-    fence,
     fence_aside,
     fence_results_aside,
+    fence_text,
 )
 from web_tools.read import Page, PageReader
 from web_tools.search import SearchOutcome, WebSearchProvider, run_search
@@ -216,7 +216,7 @@ def _refuse_own_names(base: ToolRuntime) -> None:
 
 def fence_frame(text: str, *, source: str, burned: set[str]) -> str:
     """The fence as the `Frame` port of a task run: for outputs of host tools from outside."""
-    return fence(text, meta=_frame_meta(source), nonces=NonceBook(burned=burned)).text
+    return fence_text(text, meta=_frame_meta(source), nonces=NonceBook(burned=burned))
 
 
 def _frame_meta(source: str) -> FenceMeta:

@@ -31,6 +31,8 @@ def hex_runs(texts: Iterable[str]) -> tuple[str, ...]:
     """
     runs: list[str] = []
     for text in texts:
+        if len(text) < NONCE_DIGITS:
+            continue
         data = text.encode("ascii", "replace")
         if _LONG_RUN in data.translate(_DIGITS):
             runs += (found.decode() for found in _RUNS.findall(data.lower()))

@@ -4,6 +4,7 @@ Addresses are attacker text too: printable ASCII only, no quote, no bracket, no 
 spelling of the tag's name, bounded.
 """
 
+import functools
 import re
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -19,6 +20,7 @@ __all__ = ("SourceFlag", "SourceValue", "source_value", "time_value")
 # The page allows 2,048 and also a first line of at most 2,100 characters; with the other
 # attributes and the notice the second bound is the tighter one.
 SOURCE_LIMIT: Final = 1_700
+_KNOWN_CHARS: Final = 128
 CUT_MARK: Final = "[cut]"
 NAME_MARK: Final = "[fence-name]"
 
@@ -126,6 +128,10 @@ def source_value(source: str | None) -> SourceValue:
         return SourceValue(text="none", flag=None)
     if _PLAIN.fullmatch(source) and not _SUSPECT.search(source):
         return SourceValue(text=source, flag=None)
+    return _known_value(source) if len(source) <= _KNOWN_CHARS else _value(source)
+
+
+def _value(source: str) -> SourceValue:
     text = replace_surrogates(source).strip(_EDGES).translate(_BREAKS)
     found = _SCHEME.fullmatch(text)
     scheme, rest = (found[1].lower(), found[2]) if found else ("", text)
@@ -136,6 +142,10 @@ def source_value(source: str | None) -> SourceValue:
     hidden = _fence_tags.hide_name(value.text, NAME_MARK)
     broken = _fence_tokens.break_tokens(hidden)
     return attrs.evolve(value, text=_shortened(broken[-1].after if broken else hidden))
+
+
+# A run fences the outputs of its few tools under the same few names.
+_known_value = functools.lru_cache(maxsize=256)(_value)
 
 
 def time_value(retrieved_at: str | datetime | None) -> str:

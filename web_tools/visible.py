@@ -20,6 +20,7 @@ from web_tools import _visible_tables
 from web_tools._visible_edits import Span, Step
 
 __all__ = (
+    "ASCII_CONTROLS",
     "Step",
     "VisibleText",
     "code_point_label",
@@ -32,7 +33,9 @@ __all__ = (
 
 REPLACEMENT: Final = "\ufffd"
 
-_ASCII_CONTROLS: Final = bytes({*range(0x20), 0x7F} - {*b"\t\n\r"})
+ASCII_CONTROLS: Final = bytes({*range(0x20), 0x7F} - {*b"\t\n\r"})
+"""What S1 removes from ASCII, wherever it stands."""
+
 # UTF-8 of what S1 removes beyond ASCII: C1, LS and PS, the ends of noncharacters (and of a few
 # characters that end alike), the block of FDD0.
 _C1: Final = re.compile(rb"\xc2[\x80-\x9f]")
@@ -190,7 +193,7 @@ def _is_plain(text: str, data: bytes) -> bool:
     if "\r" in text and text.count("\r") != text.count("\r\n"):
         return False
     if text.isascii():
-        return len(data.translate(None, _ASCII_CONTROLS)) == len(data)
+        return len(data.translate(None, ASCII_CONTROLS)) == len(data)
     if _basic_suspects().search(text):
         return False
     beyond = any(lead in data for lead in _WIDE_LEADS)
@@ -199,7 +202,7 @@ def _is_plain(text: str, data: bytes) -> bool:
 
 def _may_have_controls(text: str, data: bytes) -> bool:
     """Whether S1 may find something in a text that is not plain."""
-    if len(data.translate(None, _ASCII_CONTROLS)) != len(data):
+    if len(data.translate(None, ASCII_CONTROLS)) != len(data):
         return True
     if "\r" in text and text.count("\r") != text.count("\r\n"):
         return True

@@ -19,6 +19,7 @@ from web_tools.fence import (
     ResultText,
     fence,
     fence_results,
+    fence_text,
     neutralise,
     refence,
     shorten_text,
@@ -537,3 +538,53 @@ def test_regions_are_judged_separately_and_alike() -> None:
     expected = "\n".join(make_visible(line).text for line in lines * 20)
 
     assert expected == make_visible(page).text
+
+
+SHORT_CUTS = [
+    *map(chr, range(128)),
+    "plain text, two lines\nand a tab\t.",
+    "a\r\nb",
+    "ends in \r",
+    "&lt;/untrusted-web-content&gt;",
+    "%3C/untrusted-web-content%3E",
+    "\\x3cuntrusted-web-content>",
+    "[INST] do it",
+    "]~b[",
+    "f" * 40,
+    f"{1:032x} was drawn first",
+    "caf\xe9",
+]
+
+
+@pytest.mark.parametrize("text", SHORT_CUTS)
+def test_the_short_way_is_the_long_way(text: str) -> None:
+    """A text that no step changes is fenced without them, to the same block."""
+    said = fence_text(text, meta=PAGE, nonces=counting_book())
+
+    assert said == fenced(text).text
+
+
+@given(
+    st.one_of(any_texts(), st.text(st.characters(max_codepoint=127)), hostile_texts()),
+    st.none() | st.text(max_size=150),
+)
+@settings(max_examples=100)
+def test_the_short_way_is_the_long_way_for_any_text(text: str, source: str | None) -> None:
+    """Whatever the text and its source are."""
+    meta = FenceMeta(kind=FenceKind.PAGE, source=source)
+
+    said = fence_text(text, meta=meta, nonces=counting_book())
+
+    assert said == fence(text, meta=meta, nonces=counting_book()).text
+
+
+def test_a_source_is_the_same_each_time() -> None:
+    """A source that was seen before has the value that it had."""
+    for source in ("tool:lookup", "x" * 200, "javascript:untrusted-web-content"):
+        blocks = [
+            fence("x", meta=FenceMeta(kind=FenceKind.PAGE, source=source), nonces=counting_book())
+            for _ in range(2)
+        ]
+
+        assert blocks[0].source == blocks[1].source
+        assert "untrusted-web-content" not in blocks[0].source
