@@ -99,7 +99,11 @@ class _AgentRuntime:
         self, name: str, arguments: Mapping[str, Json], context: ExecutionContext
     ) -> ToolOutput:
         if name == TURN_TOOL:
-            return await self._take_turn(context)
+            if context.request is None:
+                text = "A model turn needs context.request."
+                return refusal(CallCode.INVALID_ARGUMENTS, text)
+            turn = await self._model.execute_turn(context.request, context)
+            return ToolOutput(ok=True, text="", turn=turn, framed=True)
         handler = self._handlers.get(name)
         if handler is None:
             return refusal(CallCode.UNKNOWN_TOOL, f"There is no tool {name[:64]!r}.")
@@ -112,12 +116,6 @@ class _AgentRuntime:
         if isinstance(given, ToolOutput):
             return given
         return _output(given, self._specs[name])
-
-    async def _take_turn(self, context: ExecutionContext) -> ToolOutput:
-        if context.request is None:
-            return refusal(CallCode.INVALID_ARGUMENTS, "A model turn needs context.request.")
-        turn = await self._model.execute_turn(context.request, context)
-        return ToolOutput(ok=True, text="", turn=turn, framed=True)
 
 
 def _output(given: Json, spec: ToolSpec) -> ToolOutput:

@@ -93,6 +93,25 @@ class ToolOutput:
     framed: bool = False
     turn: Turn | None = None
 
+    def shown_as(self, text: str, label: Label, *, framed: bool) -> ToolOutput:
+        """The output with another text for the model, and under another label."""
+        if type(self) is not ToolOutput:
+            return attrs.evolve(self, text=text, label=label, framed=framed)
+        # Of every external output of every call: to copy field by field takes a third of the time.
+        return ToolOutput(
+            ok=self.ok,
+            text=text,
+            data=self.data,
+            code=self.code,
+            label=label,
+            provenance=self.provenance,
+            citations=self.citations,
+            executed=self.executed,
+            retryable=self.retryable,
+            framed=framed,
+            turn=self.turn,
+        )
+
 
 def _plain(value: object) -> Json:
     """A copy of a JSON value made of dicts and lists, which nobody else can change.

@@ -287,10 +287,14 @@ class _Head:
 
 
 def _attributes(head: _Head, shown: int) -> str:
-    truncated = "true" if shown < head.total else "false"
+    return _written(head.kind, head.source, head.retrieved_at, head.revision, shown, head.total)
+
+
+def _written(kind: str, source: str, time: str, revision: str, shown: int, total: int) -> str:
+    truncated = "true" if shown < total else "false"
     return (
-        f'kind="{head.kind}" source="{head.source}" retrieved-at="{head.retrieved_at}" '
-        f'revision="{head.revision}" shown="{shown}" total="{head.total}" truncated="{truncated}"'
+        f'kind="{kind}" source="{source}" retrieved-at="{time}" '
+        f'revision="{revision}" shown="{shown}" total="{total}" truncated="{truncated}"'
     )
 
 
@@ -378,11 +382,13 @@ def fence_text(text: str, *, meta: FenceMeta, nonces: NonceBook) -> str:
     data = _inert(text)
     if data is None:
         return fence(text, meta=meta, nonces=nonces).text
-    source = _fence_source.source_value(meta.source)
-    head = _head(meta, source, _revision(data), len(text))
-    runs = _fence_nonce.hex_runs({text, meta.source or "", source.text})
-    nonce = nonces.issue([*runs, head.revision])
-    return _assemble(nonce, _attributes(head, len(text)), NOTICE, text)
+    source, time = _fence_source.source_value(meta.source).text, meta.retrieved_at
+    time, revision, shown = _fence_source.time_value(time), _revision(data), len(text)
+    runs = _fence_nonce.hex_runs({text, meta.source or "", source})
+    nonce = nonces.issue((*runs, revision))
+    total = shown + meta.dropped_chars
+    attributes = _written(meta.kind, source, time, revision, shown, total)
+    return _assemble(nonce, attributes, NOTICE, text)
 
 
 def _inert(text: str) -> bytes | None:

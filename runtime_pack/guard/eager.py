@@ -43,23 +43,54 @@ elif sys.version_info >= (3, 12):
 else:
     # Python 3.11 has no `eager_start`. Its task in Python is complete, and gets no changes any
     # more; the three functions are those that asyncio documents for tasks of one's own.
-    from asyncio.futures import _PyFuture
+    from asyncio.futures import _FINISHED, _PyFuture
     from asyncio.tasks import _enter_task, _leave_task, _PyTask, _register_task
+    from types import SimpleNamespace
 
     class _Eager(_PyTask):
+        _name = "eager"
+        _num_cancels_requested = 0
+        _must_cancel = False
+        _fut_waiter = None
+
         def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T]) -> None:
             # Not that of the task: it would leave the first step to the loop.
             if loop.get_debug():
                 _PyFuture.__init__(self, loop=loop)
             self._loop, self._callbacks = loop, []
-            self._name = "eager"
-            self._num_cancels_requested = 0
-            self._must_cancel = False
-            self._fut_waiter = None
             self._coro = work
             self._context = contextvars.copy_context()
 
         def begin(self) -> None:
+            """Take the first step; its own of the task is for all that does not end well in it."""
+            loop = self._loop
+            _enter_task(loop, self)
+            try:
+                given, raised = self._context.run(self._coro.send, None), None
+            except StopIteration as end:
+                if not self._must_cancel and not self._callbacks:
+                    self._result, self._state = end.value, _FINISHED
+                    return
+                given, raised = None, end
+            # Whatever it is, the task makes of it what a task does.
+            except BaseException as error:  # noqa: BLE001
+                given, raised = None, error
+            finally:
+                _leave_task(loop, self)
+            self._take_step(given, raised)
+
+        def _take_step(self, given: object, raised: BaseException | None) -> None:
+            """Let the task take the step that the work has taken, and find what came of it."""
+            work, cancels = self._coro, self._must_cancel
+
+            def send(_nothing: None) -> object:
+                # What was asked of the task inside the step is asked of it now.
+                self._coro, self._must_cancel = work, cancels
+                if raised is not None:
+                    raise raised
+                return given
+
+            self._coro, self._must_cancel = SimpleNamespace(send=send), False
             self._context.run(self._Task__step)
             if not self.done():
                 _register_task(self)

@@ -292,7 +292,7 @@ class Execution:
             framed = True
         if label is output.label and text is output.text and framed is output.framed:
             return output
-        return attrs.evolve(output, label=label, text=text, framed=framed)
+        return output.shown_as(text, label, framed=framed)
 
     def _frames(self, name: str) -> bool:
         """Whether the runtime, and not the tool, says that a text stands in a fence."""
@@ -301,10 +301,10 @@ class Execution:
 
 def _is_as_judged(call: ToolCall, held: Held) -> bool:
     given = call.arguments
-    # Its own type first: asking an abstract class is slow.
-    if not isinstance(given, FrozenObject) and not isinstance(given, Mapping):
-        return False
-    return held.args_sha256 == digest_arguments(given)
+    if given is held.given and isinstance(given, FrozenObject):
+        # The object that was judged, which nobody can change.
+        return True
+    return isinstance(given, Mapping) and held.args_sha256 == digest_arguments(given)
 
 
 def checked_output(output: object) -> ToolOutput:
@@ -315,7 +315,10 @@ def checked_output(output: object) -> ToolOutput:
     if not isinstance(output, ToolOutput) or not _is_well_formed(output):
         text = "The tool answered with something that is not a tool output."
         return refusal(CallCode.TOOL_ERROR, text, executed=Executed.YES)
-    text, data = clean_text(output.text), output.data if _is_json(output.data) else None
+    text, data = clean_text(output.text), output.data
+    # A text that can be stored, as most data is, was looked at just now.
+    if data is not None and data is not text and not _is_json(data):
+        data = None
     if text is output.text and data is output.data:
         return output
     return attrs.evolve(output, text=text, data=data)
@@ -340,9 +343,9 @@ def _is_well_formed(output: ToolOutput) -> bool:
         and isinstance(output.framed, bool)
         and isinstance(output.retryable, bool)
         and isinstance(output.citations, tuple)
-        and _wires(output.citations) is not None
+        and (not output.citations or _wires(output.citations) is not None)
         and isinstance(output.provenance, tuple)
-        and all(isinstance(word, str) for word in output.provenance)
+        and (not output.provenance or all(isinstance(word, str) for word in output.provenance))
     )
 
 

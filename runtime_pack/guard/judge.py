@@ -173,6 +173,7 @@ class Judge:
             args_sha256=f"sha256:{digest}",
             ready=True,
             context=inside,
+            given=call.arguments,
         )
         return await self._placed(call, offered[call.call.name], verdict, held)
 

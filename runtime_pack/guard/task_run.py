@@ -80,8 +80,9 @@ GRACE_SECONDS: Final = 1.0
 class Held:
     """A reserved step: the tool and the arguments, as JSON text, that it was reserved for.
 
-    `ready` is False while a person is asked. `context` is what the call was judged with. `begun` is
-    how often an earlier drive had started it: then it is never given back.
+    `ready` is False while a person is asked. `context` is what the call was judged with, and `given`
+    the arguments that were judged. `begun` is how often an earlier drive had started it: then it is
+    never given back.
     """
 
     tool: str
@@ -90,6 +91,7 @@ class Held:
     ready: bool
     context: ExecutionContext | None = None
     begun: int = 0
+    given: Mapping[str, Json] | None = None
 
 
 @attrs.frozen(kw_only=True)

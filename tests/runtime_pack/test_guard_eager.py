@@ -140,3 +140,48 @@ def test_a_loop_with_a_task_factory_makes_its_own_tasks() -> None:
         return await start(work()), len(made)
 
     assert asyncio.run(main()) == (3, 1)
+
+
+def test_what_ends_in_its_first_step_ends_as_any_task_does() -> None:
+    """What cancels itself and answers all the same is cancelled; who it told is told; what it raised is kept."""
+    told: list[asyncio.Task[int]] = []
+
+    async def work(*, cancels: bool) -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        task.add_done_callback(told.append)
+        if cancels:
+            task.cancel()
+        return 3
+
+    async def gives_up() -> None:
+        raise asyncio.CancelledError
+
+    async def main() -> None:
+        answered, cancelled = start(work(cancels=False)), start(work(cancels=True))
+        given_up = start(gives_up())
+        assert answered.result() == 3
+        assert cancelled.cancelled()
+        assert given_up.cancelled()
+        await asyncio.sleep(0)
+        assert told == [answered, cancelled]
+
+    asyncio.run(main())
+
+
+def test_what_ends_the_process_comes_out_of_the_first_step() -> None:
+    """As out of any task: it is not kept for somebody who may never ask."""
+
+    async def ends() -> None:
+        raise SystemExit(3)
+
+    async def main() -> int | str | None:
+        own = asyncio.current_task()
+        try:
+            start(ends())
+        except SystemExit as error:
+            assert asyncio.current_task() is own
+            return error.code
+        return None
+
+    assert asyncio.run(main()) == 3
