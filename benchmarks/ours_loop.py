@@ -48,7 +48,13 @@ from web_tools.fence import FenceKind, FenceMeta, NonceBook, fence_text
 
 NAME = "OURS (governed)"
 DIST = None
-IMPORT = "import runtime_pack, web_tools.fence"
+# All that a run needs: the names are loaded when they are asked for, so each of them is.
+IMPORT = (
+    "from runtime_pack import AuditLog, CatalogTool, Completed, ExecutionContext, SystemMessage,"
+    " TaskContract, ToolCall, ToolPolicy, ToolRule, ToolSpec, Turn, TurnInput, TurnRequest,"
+    " TurnStatus, Usage, UserMessage, create_agent_runtime, create_agent_task_run,"
+    " run_governed_agent_loop; from web_tools.fence import fence_text"
+)
 SYNC = False
 READY = True
 

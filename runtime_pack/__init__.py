@@ -9,97 +9,73 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from runtime_pack.agent import create_agent_runtime
-from runtime_pack.approvals import ApprovalRequest, Decision, Remember, Verdict, parse_decision
-from runtime_pack.audit import AuditLog, LogHead, Verification, verify_log
-from runtime_pack.catalog import CatalogTool, Effects, Executed, ToolOutput, ToolSpec
-from runtime_pack.errors import (
-    CallCode,
-    ContractError,
-    ModelFault,
-    ModelRequestError,
-    RuntimePackError,
-    StopCode,
-)
-from runtime_pack.events import Event, EventCode, EventType
-from runtime_pack.grants import Grant, parse_grant
-from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
-from runtime_pack.kill_switch import KillSwitch
-from runtime_pack.label_table import LabelPreset, SideEffect
-from runtime_pack.labels import Confidentiality, Integrity, Label
-from runtime_pack.ledger import UNLIMITED, LedgerView
-from runtime_pack.loop import (
-    ApprovalRequested,
-    ApprovalRequired,
-    BudgetWarning,
-    CallAdmitted,
-    CallFinished,
-    CallRefused,
-    CallStarted,
-    Cancelled,
-    Completed,
-    Finished,
-    LoopError,
-    LoopEvent,
-    LoopResult,
-    Suspended,
-    TextDelta,
-    TurnFinished,
-    TurnInput,
-    TurnLost,
-    TurnStarted,
-    ViolationReported,
-    cancel_saved_run,
-    resume_governed_agent_loop,
-    resume_governed_agent_loop_sync,
-    run_governed_agent_loop,
-    run_governed_agent_loop_sync,
-    stream_governed_agent_loop,
-    stream_governed_agent_loop_sync,
-    stream_resumed_agent_loop,
-    stream_resumed_agent_loop_sync,
-)
-from runtime_pack.messages import (
-    AssistantMessage,
-    FinishReason,
-    SystemMessage,
-    ToolCall,
-    ToolMessage,
-    Turn,
-    TurnStatus,
-    Usage,
-    UserMessage,
-)
-from runtime_pack.policy import ApprovalClass, PolicyLayer, TaskContract, ToolPolicy, ToolRule
-from runtime_pack.ports import (
-    Approver,
-    Clock,
-    Emitter,
-    ExecutionContext,
-    InputGuard,
-    Model,
-    SleepingClock,
-    Summariser,
-    ToolRuntime,
-    TurnRequest,
-)
-from runtime_pack.prices import ModelPrice, PriceTable
-from runtime_pack.records import StepRecord
-from runtime_pack.remembered import RememberedRule
-from runtime_pack.seal import Seal, check_request
-from runtime_pack.stores import (
-    DirectoryRunStore,
-    MemoryRunStore,
-    RunStore,
-    SavedRun,
-    SharedRunStore,
-)
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from egress import AddressPolicy
+    from runtime_pack.agent import create_agent_runtime
+    from runtime_pack.approvals import ApprovalRequest, Decision, Remember, Verdict, parse_decision
+    from runtime_pack.audit import AuditLog, LogHead, Verification, verify_log
+    from runtime_pack.catalog import CatalogTool, Effects, Executed, ToolOutput, ToolSpec
+    from runtime_pack.errors import (
+        CallCode,
+        ContractError,
+        ModelFault,
+        ModelRequestError,
+        RuntimePackError,
+        StopCode,
+    )
+    from runtime_pack.events import Event, EventCode, EventType
+    from runtime_pack.grants import Grant, parse_grant
+    from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
     from runtime_pack.host_tools import ToolFailure, catalog_tool
+    from runtime_pack.kill_switch import KillSwitch
+    from runtime_pack.label_table import LabelPreset, SideEffect
+    from runtime_pack.labels import Confidentiality, Integrity, Label
+    from runtime_pack.ledger import UNLIMITED, LedgerView
+    from runtime_pack.loop import (
+        ApprovalRequested,
+        ApprovalRequired,
+        BudgetWarning,
+        CallAdmitted,
+        CallFinished,
+        CallRefused,
+        CallStarted,
+        Cancelled,
+        Completed,
+        Finished,
+        LoopError,
+        LoopEvent,
+        LoopResult,
+        Suspended,
+        TextDelta,
+        TurnFinished,
+        TurnInput,
+        TurnLost,
+        TurnStarted,
+        ViolationReported,
+        cancel_saved_run,
+        resume_governed_agent_loop,
+        resume_governed_agent_loop_sync,
+        run_governed_agent_loop,
+        run_governed_agent_loop_sync,
+        stream_governed_agent_loop,
+        stream_governed_agent_loop_sync,
+        stream_resumed_agent_loop,
+        stream_resumed_agent_loop_sync,
+    )
+    from runtime_pack.messages import (
+        AssistantMessage,
+        FinishReason,
+        SystemMessage,
+        ToolCall,
+        ToolMessage,
+        Turn,
+        TurnStatus,
+        Usage,
+        UserMessage,
+    )
+    from runtime_pack.policy import ApprovalClass, PolicyLayer, TaskContract, ToolPolicy, ToolRule
     from runtime_pack.policy_file import (
         CredentialSource,
         PolicyFile,
@@ -107,8 +83,31 @@ if TYPE_CHECKING:
         parse_policy,
         read_policy,
     )
+    from runtime_pack.ports import (
+        Approver,
+        Clock,
+        Emitter,
+        ExecutionContext,
+        InputGuard,
+        Model,
+        SleepingClock,
+        Summariser,
+        ToolRuntime,
+        TurnRequest,
+    )
+    from runtime_pack.prices import ModelPrice, PriceTable
     from runtime_pack.prices_genai import price_table_from_genai_prices
+    from runtime_pack.records import StepRecord
+    from runtime_pack.remembered import RememberedRule
+    from runtime_pack.seal import Seal, check_request
     from runtime_pack.shapes import Between, Sized
+    from runtime_pack.stores import (
+        DirectoryRunStore,
+        MemoryRunStore,
+        RunStore,
+        SavedRun,
+        SharedRunStore,
+    )
     from runtime_pack.stores.sqlite import SQLiteRunStore
     from runtime_pack.sub_agents import SubAgent, sub_agent_tool
     from runtime_pack.threads import Threads
@@ -129,43 +128,71 @@ if TYPE_CHECKING:
         create_fixture_web_search_provider,
     )
 
-# Loaded on first use: these bring in the web side, or a database.
-_LATER: Final[Mapping[str, str]] = {
-    "SubAgent": "runtime_pack.sub_agents",
-    "sub_agent_tool": "runtime_pack.sub_agents",
-    "CredentialSource": "runtime_pack.policy_file",
-    "PolicyFile": "runtime_pack.policy_file",
-    "PolicyFileRefused": "runtime_pack.policy_file",
-    "parse_policy": "runtime_pack.policy_file",
-    "read_policy": "runtime_pack.policy_file",
-    "Branch": "runtime_pack.workflow",
-    "BranchState": "runtime_pack.workflow",
-    "BranchStatus": "runtime_pack.workflow",
-    "Continuation": "runtime_pack.workflow",
-    "Workflow": "runtime_pack.workflow",
-    "BranchRun": "runtime_pack.workflow_drive",
-    "WorkflowResult": "runtime_pack.workflow_drive",
-    "WorkflowStatus": "runtime_pack.workflow_drive",
-    "resume_workflow": "runtime_pack.workflow_drive",
-    "run_workflow": "runtime_pack.workflow_drive",
-    "AddressPolicy": "egress",
-    "SQLiteRunStore": "runtime_pack.stores.sqlite",
-    "Between": "runtime_pack.shapes",
-    "SearchHit": "web_tools.search",
-    "SearchRequest": "web_tools.arguments",
-    "Sized": "runtime_pack.shapes",
-    "Threads": "runtime_pack.threads",
-    "ToolFailure": "runtime_pack.host_tools",
-    "WebErrorCode": "web_tools.errors",
-    "WebSearchProvider": "web_tools.search",
-    "WebToolCaps": "web_tools.arguments",
-    "catalog_tool": "runtime_pack.host_tools",
-    "build_web_tool_catalog": "runtime_pack.web_catalog",
-    "create_fixture_web_search_provider": "web_tools.search",
-    "create_web_tool_runtime": "runtime_pack.web_catalog",
-    "web_usage": "runtime_pack.web_catalog",
-    "price_table_from_genai_prices": "runtime_pack.prices_genai",
+# Every name is loaded when it is first asked for, and with it what it needs and no more.
+_NAMES: Final[Mapping[str, str]] = {
+    "egress": "AddressPolicy",
+    "runtime_pack.agent": "create_agent_runtime",
+    "runtime_pack.approvals": "ApprovalRequest Decision Remember Verdict parse_decision",
+    "runtime_pack.audit": "AuditLog LogHead Verification verify_log",
+    "runtime_pack.catalog": "CatalogTool Effects Executed ToolOutput ToolSpec",
+    "runtime_pack.errors": (
+        "CallCode ContractError ModelFault ModelRequestError RuntimePackError StopCode"
+    ),
+    "runtime_pack.events": "Event EventCode EventType",
+    "runtime_pack.grants": "Grant parse_grant",
+    "runtime_pack.guard": "AgentTaskRun GuardedRuntime create_agent_task_run",
+    "runtime_pack.host_tools": "ToolFailure catalog_tool",
+    "runtime_pack.kill_switch": "KillSwitch",
+    "runtime_pack.label_table": "LabelPreset SideEffect",
+    "runtime_pack.labels": "Confidentiality Integrity Label",
+    "runtime_pack.ledger": "LedgerView UNLIMITED",
+    "runtime_pack.loop": (
+        "cancel_saved_run resume_governed_agent_loop resume_governed_agent_loop_sync "
+        "run_governed_agent_loop run_governed_agent_loop_sync stream_governed_agent_loop "
+        "stream_governed_agent_loop_sync stream_resumed_agent_loop "
+        "stream_resumed_agent_loop_sync"
+    ),
+    "runtime_pack.loop.results": (
+        "ApprovalRequired Cancelled Completed LoopError LoopResult Suspended TurnInput"
+    ),
+    "runtime_pack.loop.stream": (
+        "ApprovalRequested BudgetWarning CallAdmitted CallFinished CallRefused CallStarted "
+        "Finished LoopEvent TextDelta TurnFinished TurnLost TurnStarted ViolationReported"
+    ),
+    "runtime_pack.messages": (
+        "AssistantMessage FinishReason SystemMessage ToolCall ToolMessage Turn TurnStatus "
+        "Usage UserMessage"
+    ),
+    "runtime_pack.policy": "ApprovalClass PolicyLayer TaskContract ToolPolicy ToolRule",
+    "runtime_pack.policy_file": (
+        "CredentialSource PolicyFile PolicyFileRefused parse_policy read_policy"
+    ),
+    "runtime_pack.ports": (
+        "Approver Clock Emitter ExecutionContext InputGuard Model SleepingClock Summariser "
+        "ToolRuntime TurnRequest"
+    ),
+    "runtime_pack.prices": "ModelPrice PriceTable",
+    "runtime_pack.prices_genai": "price_table_from_genai_prices",
+    "runtime_pack.records": "StepRecord",
+    "runtime_pack.remembered": "RememberedRule",
+    "runtime_pack.seal": "Seal check_request",
+    "runtime_pack.shapes": "Between Sized",
+    "runtime_pack.stores.files": "DirectoryRunStore",
+    "runtime_pack.stores.memory": "MemoryRunStore",
+    "runtime_pack.stores.port": "RunStore SavedRun SharedRunStore",
+    "runtime_pack.stores.sqlite": "SQLiteRunStore",
+    "runtime_pack.sub_agents": "SubAgent sub_agent_tool",
+    "runtime_pack.threads": "Threads",
+    "runtime_pack.web_catalog": "build_web_tool_catalog create_web_tool_runtime web_usage",
+    "runtime_pack.workflow": "Branch BranchState BranchStatus Continuation Workflow",
+    "runtime_pack.workflow_drive": (
+        "BranchRun WorkflowResult WorkflowStatus resume_workflow run_workflow"
+    ),
+    "web_tools.arguments": "SearchRequest WebToolCaps",
+    "web_tools.errors": "WebErrorCode",
+    "web_tools.search": "SearchHit WebSearchProvider create_fixture_web_search_provider",
 }
+_HOME: Final = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = (
     "UNLIMITED",
@@ -312,10 +339,11 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         if name == "runs":
             return importlib.import_module("runtime_pack.runs")
-        module = _LATER.get(name)
+        module = _HOME.get(name)
         if module is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(module), name)
+        found = globals()[name] = getattr(importlib.import_module(module), name)
+        return found
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

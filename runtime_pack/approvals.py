@@ -12,6 +12,7 @@ import attrs
 import orjson
 
 from runtime_pack.errors import ContractError
+from runtime_pack.inner import frozen
 from runtime_pack.labels import Label, parse_label
 from runtime_pack.ledger import UNLIMITED, Limit, SecondsLimit, parse_count, parse_seconds
 from runtime_pack.messages import Json, clean_text, frozen_arguments
@@ -47,7 +48,7 @@ def digest_arguments(arguments: Mapping[str, Json]) -> str:
     return f"sha256:{hashlib.sha256(body).hexdigest()}"
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ApprovalRequest:
     """What a person is asked: this tool as it is defined now, with exactly these arguments.
 
@@ -246,7 +247,7 @@ def _uses(value: object) -> Limit:
 _LONGEST_SECONDS: Final = 100 * 366 * 86_400.0
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Remember:
     """That an approval is to hold for later calls of the same tool too.
 
@@ -329,7 +330,7 @@ def _remember(value: object) -> Remember | None:
     return Remember(**value)
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Decision:
     """A person's answer to one request. Nothing but these fields is ever read from it.
 
@@ -393,7 +394,7 @@ class Settled(StrEnum):
     WITHDRAWN = "withdrawn"
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Resolution:
     """What was decided about a request and what came of it; no second word undoes it.
 

@@ -18,6 +18,7 @@ import attrs
 import orjson
 
 from runtime_pack.errors import CallCode, ContractError, not_one_of
+from runtime_pack.inner import frozen
 from runtime_pack.label_table import SideEffect, parse_side_effects
 from runtime_pack.labels import CLEAN, UNLABELLED, Confidentiality, Integrity, Label
 from runtime_pack.ledger_limits import money_text, parse_price
@@ -72,7 +73,7 @@ class Citation(Protocol):
         ...
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ToolOutput:
     """What a tool gives back.
 
@@ -178,7 +179,7 @@ def _privacy(word: object) -> Confidentiality | None:
     return Confidentiality(word)
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ToolSpec:
     """One tool as it is offered to the model.
 
@@ -315,7 +316,7 @@ def is_code(value: object) -> bool:
     return isinstance(value, str) and _CODE.match(value) is not None
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class CatalogTool:
     """A host tool: what the model sees and the coroutine that runs it."""
 

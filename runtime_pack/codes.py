@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-import attrs
-
 from runtime_pack.errors import CallCode, StopCode
+from runtime_pack.inner import frozen
 
 __all__ = ("CALL_ROWS", "STOP_ROWS", "CodeRow")
 
 
-@attrs.frozen
+@frozen
 class CodeRow:
     """What a code means, and what the host does about it."""
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-import attrs
 import orjson
 
+from runtime_pack.inner import frozen
 from runtime_pack.labels import CLEAN, Label, join, parse_label
 from runtime_pack.messages import (
     AssistantMessage,
@@ -38,7 +38,7 @@ __all__ = (
 SUMMARY_NOTICE: Final = "The earlier part of this run, summed up (its calls and results are done):"
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Compaction:
     """The messages before `cut` are shown as `text`; `label` is the join of theirs."""
 
@@ -63,7 +63,7 @@ class Compaction:
         return cls(cut=cut, text=text, label=parse_label(value["label"]))
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Compacted:
     """A history in three parts: what stays of its beginning, what is summed up, what follows."""
 

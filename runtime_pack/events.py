@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-import attrs
-
-from runtime_pack.inner import inner
+from runtime_pack.inner import frozen, inner
 from runtime_pack.messages import Json
 
 __all__ = ("EVENT_ROWS", "Entry", "Event", "EventCode", "EventRow", "EventType", "Severity")
@@ -88,7 +86,7 @@ class Severity(StrEnum):
     HIGH = "high"
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class EventRow:
     """One row of the table of events."""
 
@@ -236,7 +234,7 @@ EVENT_ROWS: Final[Mapping[EventCode, EventRow]] = {
 }
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Event:
     """One event, before the log gives it its number and its place in the chain.
 

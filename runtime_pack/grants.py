@@ -13,6 +13,7 @@ from typing import Final
 import attrs
 
 from runtime_pack.errors import ContractError
+from runtime_pack.inner import frozen
 from runtime_pack.ledger import COST, DURATION, EXPIRES, STEPS, TOKENS, TURNS, VIOLATIONS
 from runtime_pack.ledger_limits import MICRO, micro_units
 from runtime_pack.messages import Json, clean_text
@@ -60,7 +61,7 @@ def _id(value: object) -> str:
     return clean_text(value)
 
 
-@attrs.frozen
+@frozen
 class Grant:
     """So much more of one budget, by whom and why.
 

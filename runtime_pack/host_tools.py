@@ -45,6 +45,7 @@ from runtime_pack.errors import (
 )
 from runtime_pack.fault_log import log_fault
 from runtime_pack.guard.execution import NO_THREAD
+from runtime_pack.inner import frozen
 from runtime_pack.label_table import SideEffect
 from runtime_pack.labels import Confidentiality, Integrity
 from runtime_pack.machine import refusal
@@ -192,7 +193,7 @@ def _tool(
 # ── the signature ─────────────────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class _Parameter:
     """A parameter of a host's function, as a schema says it and as Python takes it."""
 
@@ -203,7 +204,7 @@ class _Parameter:
     positional: bool
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class _Signature:
     """What a function takes: `context` is the name of the parameter that gets the context."""
 

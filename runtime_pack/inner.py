@@ -1,19 +1,105 @@
-"""Values that no code but ours ever holds: frozen to the type checker, plain at run time.
+"""How the values of this package are made: as attrs makes them, when the first of a class is made.
 
-A frozen class sets each field through `object.__setattr__`, and is three times as dear to make as one
-that is not. What hosts, tools and models are given stays frozen at run time as well.
+What attrs writes for a class is source that is compiled, and there are a hundred classes of which a run
+uses half. So a class has its slots at once, and the rest with its first value, or when somebody asks
+for its fields. `__eq__`, `__hash__` and `__repr__` are written once, over the fields of any class.
+
+`frozen` is for what hosts, tools and models are given. `inner` is for values that no code but ours ever
+holds: frozen to the type checker, plain at run time. A frozen class sets each field through
+`object.__setattr__`, and is three times as dear to make as one that is not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from reprlib import recursive_repr
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-__all__ = ("inner",)
+__all__ = ("frozen", "inner")
+
+
+def _compared(value: Any) -> tuple[object, ...]:
+    return tuple([getattr(value, name) for name in value.__compared__])
+
+
+def _equal(self: Any, other: Any) -> Any:
+    if other.__class__ is not self.__class__:
+        return NotImplemented
+    return _compared(self) == _compared(other)
+
+
+def _hash(self: Any) -> int:
+    return hash((self.__class__, _compared(self)))
+
+
+@recursive_repr()
+def _shown(self: Any) -> str:
+    parts = [f"{name}={getattr(self, name)!r}" for name in self.__shown__]
+    return f"{self.__class__.__qualname__.rpartition('>.')[2]}({', '.join(parts)})"
+
+
+_METHODS: Final = {"__eq__": _equal, "__hash__": _hash, "__repr__": _shown}
+# These belong to the one class that Python made them for.
+_BOUND: Final = frozenset({"__dict__", "__slots__", "__weakref__"})
+# What an object begins with, by whichever of the two it is made.
+_BEGINNINGS: Final = ("__init__", "__setstate__")
+
+
+class _Fields:
+    """The fields of a class that is not complete yet; to ask for them completes it."""
+
+    def __init__(self, complete: Callable[[], Any]) -> None:
+        self._complete = complete
+
+    def __get__(self, value: object, owner: type) -> object:
+        return attrs.fields(self._complete())
+
+
+def _value(maker: Callable[..., Any], given: Any = None, /, *, kw_only: bool = False) -> Any:
+    """The class with its slots; without one, what makes it."""
+    if given is None:
+        return partial(_value, maker, kw_only=kw_only)
+    own = given.__dict__
+    names = own.get("__annotations__", {})
+    made: Any = None
+
+    def complete() -> Any:
+        """Give the class what attrs writes for it, and return that. Twice is as good as once."""
+        twin = maker(given, kw_only=kw_only, eq=False, repr=False)
+        fields = attrs.fields(twin)
+        made.__compared__ = tuple([field.name for field in fields if field.eq])
+        made.__shown__ = tuple([field.name for field in fields if field.repr])
+        for name, thing in twin.__dict__.items():
+            if name not in own and name not in names and name not in _BOUND:
+                setattr(made, name, thing)
+        return twin
+
+    body = {name: own[name] for name in own if name not in names and name not in _BOUND}
+    for name, method in _METHODS.items():
+        body.setdefault(name, method)
+    body |= {name: _begins(complete, name) for name in _BEGINNINGS}
+    body["__attrs_attrs__"] = _Fields(complete)
+    known = any(hasattr(base, "__weakref__") for base in given.__bases__)
+    body["__slots__"] = (*names, *(() if known else ("__weakref__",)))
+    made = type(given)(given.__name__, given.__bases__, body)
+    return made
+
+
+def _begins(complete: Callable[[], Any], name: str) -> Callable[..., None]:
+    """The method for the first value of a class: it puts the one in its place that is for all others."""
+
+    def begin(self: Any, *positional: Any, **named: Any) -> None:
+        getattr(complete(), name)(self, *positional, **named)
+
+    return begin
+
 
 if TYPE_CHECKING:
+    from attrs import frozen
     from attrs import frozen as inner
 else:
-    inner = partial(attrs.define, unsafe_hash=True)
+    frozen = partial(_value, attrs.frozen)
+    inner = partial(_value, attrs.define)

@@ -14,6 +14,8 @@ from typing import Final
 
 import attrs
 
+from runtime_pack.inner import frozen
+
 __all__ = (
     "CLEAN",
     "MANY",
@@ -96,7 +98,7 @@ def _confidentiality(word: Confidentiality | str) -> Confidentiality:
     return word if type(word) is Confidentiality else Confidentiality(word)
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Label:
     """Trust and privacy of one text. The default is the least trusted: unlabelled is external.
 

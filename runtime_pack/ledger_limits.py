@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from fractions import Fraction
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
-import attrs
-
 from runtime_pack.errors import ContractError
+from runtime_pack.inner import frozen
 from runtime_pack.messages import Json
 
 __all__ = (
@@ -150,6 +148,9 @@ def micro_units(path: str, value: object) -> int:
     # arithmetic on a Decimal rounds what has too many digits and tells nobody.
     if not value:
         return 0
+    # Only who counts money pays for what fractions bring in.
+    from fractions import Fraction
+
     exact = Fraction(value) * MICRO if -7 < value.adjusted() < 12 else Fraction(1, 2)
     if exact.denominator != 1:
         raise ContractError(path, f"{value:.30} is not a whole number of millionths below 10**12")
@@ -204,7 +205,7 @@ def moment_of(microseconds: int) -> datetime:
         return datetime.max.replace(tzinfo=UTC)
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Limits:
     """What a ledger holds a run to. A bucket that is not named here is not limited.
 

@@ -9,6 +9,7 @@ from decimal import Decimal
 import attrs
 
 from runtime_pack.errors import ContractError
+from runtime_pack.inner import frozen
 from runtime_pack.ledger_limits import (
     COST,
     DURATION,
@@ -25,7 +26,7 @@ from runtime_pack.messages import Json
 __all__ = ("LedgerView", "Shortfall")
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Shortfall:
     """Why a reservation was refused. Money is in micro-units, a moment in seconds since 1970.
 
@@ -126,7 +127,7 @@ def _number(value: object) -> float:
     return value
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class LedgerView:
     """The ledger at one instant. Of buckets, `cost` is in micro-units of money.
 

@@ -16,6 +16,7 @@ import orjson
 from runtime_pack.approvals import Decision, DecisionRefused, parse_decision
 from runtime_pack.errors import ContractError, StateRefused
 from runtime_pack.grants import Grant, parse_grant
+from runtime_pack.inner import frozen
 from runtime_pack.messages import Json, clean_text
 from runtime_pack.seal import Seal
 
@@ -34,7 +35,7 @@ _DECISION: Final = "decision:"
 _GRANT: Final = "grant:"
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class CancelRequest:
     """That a run is to end after its step in hand: the words that stand in its result."""
 
@@ -45,7 +46,7 @@ class CancelRequest:
         return {"words": self.words}
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Letters:
     """What was left for a run; decisions by the id of their request."""
 

@@ -26,7 +26,7 @@ import orjson
 from runtime_pack.approvals import ApprovalRequest
 from runtime_pack.catalog import Executed, ToolOutput
 from runtime_pack.errors import CallCode, StopCode
-from runtime_pack.inner import inner
+from runtime_pack.inner import frozen, inner
 from runtime_pack.labels import CLEAN
 from runtime_pack.ledger import HARD, Shortfall
 from runtime_pack.messages import (
@@ -347,7 +347,7 @@ class Slot:
 # ── states ────────────────────────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Stop:
     """Why the run is where it is: a stable code and, for budgets, the numbers.
 
@@ -388,7 +388,7 @@ class OutcomeKind(StrEnum):
     ERROR = "error"
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Outcome:
     """The end of a drive.
 

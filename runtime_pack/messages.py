@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn, SupportsIndex, TypeAlias, overload
 import attrs
 
 from runtime_pack.errors import ContractError, not_one_of
+from runtime_pack.inner import frozen
 from runtime_pack.labels import CLEAN, UNLABELLED, Label, parse_label
 
 __all__ = (
@@ -65,7 +66,7 @@ class FinishReason(StrEnum):
     CONTENT_FILTER = "content_filter"
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Usage:
     """Tokens of one turn as the provider reported them.
 
@@ -78,7 +79,7 @@ class Usage:
     cached_input_tokens: int = 0
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ToolCall:
     """One call as the provider sent it: `arguments` is JSON text, or an object already parsed."""
 
@@ -105,7 +106,7 @@ def _call_tuple(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
     return tuple(calls)
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Turn:
     """One model response.
 
@@ -225,14 +226,14 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value <= _MOST_TOKENS
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class SystemMessage:
     """The host's instructions."""
 
     text: str
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class UserMessage:
     """A person's words; the host may raise the label, for example for pasted mail."""
 
@@ -240,7 +241,7 @@ class UserMessage:
     label: Label = CLEAN
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class AssistantMessage:
     """A model's response in the history: every call has a unique id and a parsed object."""
 
@@ -248,7 +249,7 @@ class AssistantMessage:
     calls: tuple[ToolCall, ...] = ()
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ToolMessage:
     """The one result of one call, as the model sees it."""
 

@@ -21,6 +21,7 @@ import orjson
 
 from runtime_pack.errors import ContractError
 from runtime_pack.fault_log import log_fault
+from runtime_pack.inner import frozen
 from runtime_pack.label_table import LabelPreset, parse_preset
 from runtime_pack.labels import CLEAN, Confidentiality, Integrity, Label, parse_word, reaches
 from runtime_pack.ledger import (
@@ -132,7 +133,7 @@ def _label_word(word: object) -> Integrity | Confidentiality | None:
         raise ContractError("tool_policy", f"when_label: {error}") from None
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ToolRule:
     """One rule: `tool` is a name or a glob of `*` (anything) and `?` (one character).
 
@@ -210,7 +211,7 @@ def _rule_tuple(rules: Iterable[ToolRule]) -> tuple[ToolRule, ...]:
     return given
 
 
-@attrs.frozen
+@frozen
 class PolicyLayer:
     """The rules of one who may restrict a task: `workspace`, `run`, or any other short name.
 
@@ -242,7 +243,7 @@ def _layer_tuple(layers: Iterable[PolicyLayer]) -> tuple[PolicyLayer, ...]:
     return given
 
 
-@attrs.frozen
+@frozen
 class ToolPolicy:
     """Rules in any order, the task's own and those of named layers; the strictest that matches wins.
 
@@ -284,7 +285,7 @@ class ToolPolicy:
         return f"sha256:{hashlib.sha256(body).hexdigest()}"
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ClassVerdict:
     """The class of one call; `reasons` are those that gave it, each with its layer and rule."""
 
@@ -390,7 +391,7 @@ def _task_entries(value: object) -> tuple[str, ...] | None:
     return _entries("task_allowlist", value)
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class PolicyRef:
     """The policy file that a contract was made from, as it is named in events and saved runs."""
 
@@ -406,7 +407,7 @@ class PolicyRef:
 _BATCHES: Final = ("prefix", "atomic")
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class TaskContract:
     """What one task may spend and what needs a person. 0 means nothing; unlimited is written out.
 

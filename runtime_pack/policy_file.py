@@ -24,6 +24,7 @@ import orjson
 
 from egress import AddressPolicy, AllowlistError, EgressPolicy, layered_policy, parse_allowlist
 from runtime_pack.errors import ContractError
+from runtime_pack.inner import frozen
 from runtime_pack.label_table import LabelPreset
 from runtime_pack.labels import Confidentiality, Integrity
 from runtime_pack.messages import Json
@@ -72,7 +73,7 @@ _PRESETS: Final = frozenset(map(str, LabelPreset))
 _SINKS: Final[frozenset[str]] = frozenset()
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class PolicyFault:
     """One thing wrong with the file: `path` is its place, such as `tools[0].when[1].matches`."""
 
@@ -91,7 +92,7 @@ class PolicyFileRefused(ContractError):
         self.faults = faults
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class CredentialSource:
     """Where a credential is: a variable of the environment, or a file whose first line it is."""
 
@@ -120,7 +121,7 @@ class CredentialSource:
             return ""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class PolicyFile:
     """What a file says; made by `read_policy`.
 

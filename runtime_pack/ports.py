@@ -13,6 +13,7 @@ from runtime_pack.approvals import ApprovalRequest, Decision
 from runtime_pack.catalog import ToolOutput, ToolSpec
 from runtime_pack.errors import ContractError
 from runtime_pack.events import Event
+from runtime_pack.inner import frozen
 from runtime_pack.labels import CLEAN, Label
 from runtime_pack.messages import Json, Message, Transcript, Turn
 
@@ -53,7 +54,7 @@ __all__ = (
 _MARK: Final = "__refuses_nothing__"
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class TurnRequest:
     """What one model turn is asked with; `tools` is what is offered this turn."""
 
@@ -67,7 +68,7 @@ def _drop(_event: Event) -> None:
     """Without a task guard there is no log to record to."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ExecutionContext:
     """Who is calling, and what a tool may ask of the run.
 

@@ -18,6 +18,7 @@ import attrs
 import orjson
 
 from runtime_pack.errors import ContractError, PriceUnknown
+from runtime_pack.inner import frozen
 from runtime_pack.ledger_limits import MICRO, parse_price
 from runtime_pack.messages import Json, Usage
 
@@ -36,7 +37,7 @@ def _fine(path: str, value: object) -> Decimal:
     return value
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ModelPrice:
     """What a million tokens of one model cost. Without `cached_input` those cost what input costs.
 
@@ -115,7 +116,7 @@ def _tools(value: object) -> Mapping[str, Decimal]:
     return {name: _fine(f"prices.tools.{name}", price) for name, price in value.items()}
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class PriceTable:
     """Prices of models by name and of tools by name, all in one currency.
 

@@ -15,6 +15,7 @@ import attrs
 import orjson
 
 from runtime_pack.approvals import ApprovalRequest, Remember, RememberScope, digest_arguments
+from runtime_pack.inner import frozen
 from runtime_pack.labels import Label, at_most, parse_label
 from runtime_pack.ledger import UNLIMITED, Limit, parse_count
 from runtime_pack.messages import Json, frozen_arguments
@@ -25,7 +26,7 @@ REPEATS_AT_MOST: Final = 2
 """How often a denied call is denied again before the run ends."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Denied:
     """A denial that holds: which request it was about, by whom and why.
 
@@ -39,7 +40,7 @@ class Denied:
     last: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Asked:
     """What a person would be asked about, now."""
 
@@ -53,7 +54,7 @@ class Asked:
     now: datetime
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class RememberedRule:
     """An approval that holds for later calls of the same tool as it was defined.
 

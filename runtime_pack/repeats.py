@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import attrs
 import orjson
 
-from runtime_pack.inner import inner
+from runtime_pack.inner import frozen, inner
 from runtime_pack.labels import Label
 from runtime_pack.messages import Json, ToolMessage
 
@@ -41,7 +41,7 @@ class Recorded:
     label: Label
 
 
-@attrs.frozen
+@frozen
 class Stuck:
     """The call was answered from the record often enough."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final, TypeAlias
 
-import attrs
+from runtime_pack.inner import frozen
 
 __all__ = (
     "GIVE_UP",
@@ -36,21 +36,21 @@ LONGEST_WAIT_SECONDS: Final = 900.0
 _LONGEST_HOLD_SECONDS: Final = 30 * 24 * 3600.0
 
 
-@attrs.frozen
+@frozen
 class Wait:
     """Wait so many seconds, then ask again."""
 
     seconds: float
 
 
-@attrs.frozen
+@frozen
 class Hold:
     """Do not wait: so many seconds from now the run can be taken up."""
 
     seconds: float
 
 
-@attrs.frozen
+@frozen
 class GiveUp:
     """The fault stands."""
 

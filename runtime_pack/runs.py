@@ -35,6 +35,7 @@ from runtime_pack.errors import (
 )
 from runtime_pack.grants import Grant
 from runtime_pack.guard.sub_runs import SubRun, is_sub_run_id
+from runtime_pack.inner import frozen
 from runtime_pack.labels import Label, parse_label
 from runtime_pack.ledger import DURATION, EXPIRES, STEPS, TURNS, UNLIMITED
 from runtime_pack.letters import (
@@ -114,7 +115,7 @@ _STATUS: Final[Mapping[OutcomeKind, RunStatus]] = {
 }
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class RunSummary:
     """A run as a list shows it.
 
@@ -156,7 +157,7 @@ class RunSummary:
         }
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class SavedRequest:
     """A request that waits, and what was said of it since the run was saved."""
 
@@ -170,7 +171,7 @@ class SavedRequest:
         return {**self.request.to_json(), "expired": self.expired, "decision": decision}
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class RunDetails:
     """All that is told of one run.
 
@@ -201,7 +202,7 @@ class RunDetails:
         }
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Reply:
     """What became of a decision. `code` is None when it was recorded; else it had no effect.
 
@@ -232,7 +233,7 @@ class CancelStatus(StrEnum):
     FAILED = "failed"
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class CancelReply:
     """What became of a request to cancel a run.
 
@@ -252,7 +253,7 @@ class CancelReply:
 # ── reading ───────────────────────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class _Below:
     """A request of a sub-run that waits, and what was said of it."""
 
@@ -260,7 +261,7 @@ class _Below:
     decision: Decision | None
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class _Known:
     """A saved run that was opened: its seal matched."""
 

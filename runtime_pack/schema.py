@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-import attrs
+from runtime_pack.inner import frozen
 
 __all__ = ("ArgumentFault", "Check", "SchemaError", "compile_schema")
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ArgumentFault:
     """One thing wrong with the arguments: `path` is a JSON pointer, empty for the whole."""
 

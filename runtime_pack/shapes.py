@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from runtime_pack.errors import ContractError
+from runtime_pack.inner import frozen
 from runtime_pack.messages import Json
 from runtime_pack.schema import Check, SchemaError, compile_schema
 
@@ -37,7 +38,7 @@ class Misfit(ValueError):
         self.problem = problem
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Between:
     """In `Annotated`: the bounds of a number, both included.
 
@@ -57,7 +58,7 @@ class Between:
         _refuse_crossed(self)
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Sized:
     """In `Annotated`: the bounds of a text's length in characters, or of a list's elements.
 
@@ -84,7 +85,7 @@ Structure: TypeAlias = Callable[[object, str], Any]
 """From a JSON value and its place to the Python value; raises `Misfit`."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Shape:
     """One type: its schema, the kinds of JSON value that it takes, and how they are read."""
 
@@ -443,7 +444,7 @@ def _step(name: object) -> str:
 # ── classes ───────────────────────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class _Member:
     """A field: its name in JSON, its name in the constructor, and whether it must be given."""
 

@@ -47,14 +47,12 @@ from runtime_pack.messages import (
     own_copy,
 )
 from runtime_pack.seal import Seal
-from runtime_pack.stores import DirectoryRunStore, MemoryRunStore, RunStore, SavedRun
+from runtime_pack.stores.port import RunStore, SavedRun
 from runtime_pack.strictness import ApprovalClass
 
 __all__ = (
     "FORMAT",
     "SCHEMA",
-    "DirectoryRunStore",
-    "MemoryRunStore",
     "RunStore",
     "SavedRun",
     "chain_rows",

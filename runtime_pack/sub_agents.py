@@ -22,6 +22,7 @@ from runtime_pack.errors import CallCode, ContractError, RunNotFound
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
 from runtime_pack.guard.execution import exhausted
 from runtime_pack.guard.sub_runs import CallWaits, SubRun, sub_run_id
+from runtime_pack.inner import frozen
 from runtime_pack.labels import Integrity
 from runtime_pack.ledger import Ledger, Limits, Shortfall, read_counts
 from runtime_pack.ledger_carve import ChildLedger, adopt_child, carve, ungranted
@@ -52,7 +53,7 @@ _PARAMETERS: Final[Mapping[str, Json]] = {
 }
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class SubAgent:
     """What the host makes for a child: the runtime that the child guards, and what it is offered."""
 
@@ -141,7 +142,7 @@ def _check_grant(parent: AgentTaskRun, contract: TaskContract) -> None:
         raise ContractError("contract.max_cost", "a budget of money needs a price table")
 
 
-@attrs.frozen
+@frozen
 class _Starter:
     """The handler of one sub-agent's tool: starts a child for a call, or takes it up again."""
 

@@ -40,6 +40,7 @@ from runtime_pack.catalog import TURN_TOOL, Effects, Executed, ToolOutput, ToolS
 from runtime_pack.errors import ContractError, EmitterError
 from runtime_pack.events import Event
 from runtime_pack.guard import GuardedRuntime
+from runtime_pack.inner import frozen
 from runtime_pack.labels import CLEAN, Integrity, Label, join
 from runtime_pack.machine import refusal
 from runtime_pack.messages import Json
@@ -227,7 +228,7 @@ def _frames(runtime: ToolRuntime, name: str) -> bool:
     return is_framing(runtime) and runtime.frames(name)
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class _Setup:
     """What the host gave, checked."""
 

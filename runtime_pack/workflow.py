@@ -20,6 +20,7 @@ import attrs
 import orjson
 
 from runtime_pack.errors import ContractError
+from runtime_pack.inner import frozen
 from runtime_pack.labels import CLEAN, Label, join, parse_label
 from runtime_pack.messages import Json, clean_text
 
@@ -80,7 +81,7 @@ def _name_tuple(names: Iterable[str]) -> tuple[str, ...]:
     return listed
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Branch:
     """One run of a workflow.
 
@@ -123,7 +124,7 @@ def _branches(branches: Iterable[Branch]) -> tuple[Branch, ...]:
     return tuple(branches) if isinstance(given, Iterable) else ()
 
 
-@attrs.frozen
+@frozen
 class Workflow:
     """The plan. The order of the branches decides between those that are due at the same time.
 
@@ -183,7 +184,7 @@ def _refuse_cycles(by_name: Mapping[str, Branch]) -> None:
                 below.append(list(by_name[name].depends_on))
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class BranchState:
     """Where one branch stands.
 
@@ -208,7 +209,7 @@ class BranchState:
 _PENDING: Final = BranchState()
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Transition:
     """A branch comes to stand somewhere else."""
 
@@ -216,7 +217,7 @@ class Transition:
     state: BranchState
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Continuation:
     """The record of one transition: `number` counts from 1 over the whole workflow."""
 
@@ -266,7 +267,7 @@ class Continuation:
         )
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Progress:
     """Where a workflow stands: the fold of its records."""
 

@@ -21,6 +21,7 @@ from runtime_pack.catalog import ToolSpec
 from runtime_pack.errors import ContractError, RunNotFound, StateRefused, StoreError
 from runtime_pack.grants import Grant
 from runtime_pack.guard import GuardedRuntime
+from runtime_pack.inner import frozen
 from runtime_pack.labels import Integrity, Label, join
 from runtime_pack.loop import (
     ApprovalRequired,
@@ -62,7 +63,7 @@ _SCHEMA: Final = 1
 _STAGES_OUTSIDE: Final = frozenset({"approval", "audit", "emitter", "store"})
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class BranchRun:
     """What the host makes for a branch: a guarded runtime whose run has the id it was asked for."""
 
@@ -84,7 +85,7 @@ class WorkflowStatus(StrEnum):
     FAILED = "failed"
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class WorkflowResult:
     """How a drive of a workflow ended.
 
@@ -271,7 +272,7 @@ class _Book:
 # ── driving ───────────────────────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class _Ended:
     """How a drive of one branch ended."""
 

@@ -14,10 +14,9 @@ import re
 from pathlib import Path
 from typing import Final
 
-import attrs
-
 from runtime_pack.audit.note import SignedNote, read_notes
 from runtime_pack.errors import AuditError
+from runtime_pack.inner import frozen
 
 __all__ = (
     "Checkpoints",
@@ -35,7 +34,7 @@ _NUMBER: Final = re.compile(r"[0-9]{6}\Z")
 _MAX_NUMBER: Final = 999_999
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Checkpoints:
     """The checkpoints beside a log.
 

@@ -17,9 +17,8 @@ import hashlib
 import re
 from typing import Final, Self
 
-import attrs
-
 from runtime_pack.errors import AuditError
+from runtime_pack.inner import frozen
 
 __all__ = (
     "Checkpoint",
@@ -69,7 +68,7 @@ def _decoded(text: str, length: int, what: str) -> bytes:
     return raw
 
 
-@attrs.frozen
+@frozen
 class VerifyKey:
     """A public key with its name, written `NAME+ID+BASE64` as transparency logs write it."""
 
@@ -103,7 +102,7 @@ class VerifyKey:
         return key
 
 
-@attrs.frozen
+@frozen
 class Signature:
     """One signature line: whose it says it is, and 64 bytes."""
 
@@ -119,7 +118,7 @@ class Signature:
         return (self.name, self.key_id) == (key.name, key.key_id)
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Checkpoint:
     """So many lines, and the root over them."""
 
@@ -145,7 +144,7 @@ class Checkpoint:
         return cls(origin=checked_name(lines[0]), size=int(lines[1]), root=root)
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Tombstone:
     """The lines up to *size* were deleted on purpose: the last one's digest, their root, and who."""
 
@@ -186,7 +185,7 @@ def key_change_text(origin: str, seq: int, prev: str, new: VerifyKey) -> bytes:
     return f"{_CHANGED}\n{origin}\n{seq}\n{prev}\n{new}\n".encode()
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class SignedNote:
     """A text with its signatures, checked by nobody yet."""
 

@@ -29,6 +29,7 @@ from runtime_pack.audit.note import SignedNote, Tombstone, VerifyKey, key_change
 from runtime_pack.audit.tree import Frontier, leaf_hash
 from runtime_pack.errors import AuditError
 from runtime_pack.events import EventType
+from runtime_pack.inner import frozen
 from runtime_pack.messages import Json
 
 __all__ = (
@@ -74,7 +75,7 @@ class LogStatus(StrEnum):
 _HEAD: Final = re.compile(r"(?P<seq>0|[1-9][0-9]{0,17}):(?P<sha>[0-9a-f]{64})\Z")
 
 
-@attrs.frozen
+@frozen
 class LogHead:
     """The last line at one instant: its number from 1 and the SHA-256 of its bytes. 0 is empty."""
 
@@ -97,7 +98,7 @@ class LogHead:
         return cls(int(match["seq"]), match["sha"])
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Fault:
     """One thing wrong: the line from 1 (0 for the log as a whole) and what it is."""
 
@@ -105,7 +106,7 @@ class Fault:
     problem: str
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Verification:
     """What a log proves about itself.
 
@@ -143,7 +144,7 @@ class Verification:
         }
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Beginning:
     """What stands before the first line of a file: the last line before it, and the tree to there.
 

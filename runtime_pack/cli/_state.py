@@ -16,8 +16,9 @@ import click
 
 from runtime_pack.audit import AuditLog, LogHead
 from runtime_pack.errors import AuditError, ContractError, StoreError
-from runtime_pack.state import DirectoryRunStore, open_head
+from runtime_pack.state import open_head
 from runtime_pack.state_folder import default_folder, holds_runs, open_store
+from runtime_pack.stores.files import DirectoryRunStore
 from runtime_pack.stores.regular import read_regular
 
 __all__ = ("Heads", "StateFolder", "is_new", "open_state", "state_option")

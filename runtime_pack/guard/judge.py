@@ -32,6 +32,7 @@ from runtime_pack.guard.bounded import Stopped, TimeUp, bounded, ending, tell
 from runtime_pack.guard.execution import call_context, checked_output, exhausted
 from runtime_pack.guard.recall import Recall
 from runtime_pack.guard.task_run import Held, TaskRun, Told
+from runtime_pack.inner import frozen
 from runtime_pack.ledger import UNLIMITED, Shortfall
 from runtime_pack.machine import (
     Admission,
@@ -97,7 +98,7 @@ _UNTOLD: Final = refusal(
 )
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class _Book:
     """The rules that cover one tool; `asks` when one has a predicate, `awaited` are its coroutines.
 
@@ -111,7 +112,7 @@ class _Book:
     fixed: dict[ApprovalClass, ClassVerdict] | None
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class _Today:
     """What today's rules make of a call that was judged before."""
 

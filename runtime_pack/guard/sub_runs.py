@@ -6,9 +6,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-import attrs
-
 from runtime_pack.approvals import ApprovalRequest
+from runtime_pack.inner import frozen
 from runtime_pack.ledger import read_counts
 from runtime_pack.messages import Json
 
@@ -41,7 +40,7 @@ class CallWaits(Exception):
     """
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class SubRun:
     """A sub-run that has not ended: its id, what it holds of the parent's budgets, and what it asks."""
 

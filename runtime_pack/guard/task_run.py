@@ -29,7 +29,7 @@ from runtime_pack.guard.eager import started
 from runtime_pack.guard.meter import Meter
 from runtime_pack.guard.observer import Observer
 from runtime_pack.guard.sub_runs import SubRun
-from runtime_pack.inner import inner
+from runtime_pack.inner import frozen, inner
 from runtime_pack.kill_switch import KillSwitch
 from runtime_pack.labels import CLEAN
 from runtime_pack.ledger import (
@@ -94,7 +94,7 @@ class Held:
     given: Mapping[str, Json] | None = None
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Told:
     """How often the host was told of a held call, and a digest of what it was told last."""
 

@@ -9,14 +9,16 @@ Await it (`run_governed_agent_loop`, `resume_governed_agent_loop`), read it as a
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import AsyncGenerator, Generator, Sequence
-from typing import Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from runtime_pack.approvals import Decision
 from runtime_pack.audit.log import AuditLog
 from runtime_pack.grants import Grant
-from runtime_pack.loop.blocking import drive_here, iterate, refuse_running_loop
 from runtime_pack.loop.entry import (
+    BUFFER,
+    WARN_AT,
     ResumeOptions,
     RunOptions,
     call_off,
@@ -32,27 +34,45 @@ from runtime_pack.loop.results import (
     Suspended,
     TurnInput,
 )
-from runtime_pack.loop.stream import (
-    BUFFER,
-    WARN_AT,
-    ApprovalRequested,
-    BudgetWarning,
-    CallAdmitted,
-    CallFinished,
-    CallRefused,
-    CallStarted,
-    Finished,
-    LoopEvent,
-    TextDelta,
-    TurnFinished,
-    TurnLost,
-    TurnStarted,
-    ViolationReported,
-    check_stream,
-    stream_entry,
-)
 from runtime_pack.ports import ContextFactory, ToolRuntime
 from runtime_pack.state import RunStore
+
+if TYPE_CHECKING:
+    from runtime_pack.loop.stream import (
+        ApprovalRequested,
+        BudgetWarning,
+        CallAdmitted,
+        CallFinished,
+        CallRefused,
+        CallStarted,
+        Finished,
+        LoopEvent,
+        TextDelta,
+        TurnFinished,
+        TurnLost,
+        TurnStarted,
+        ViolationReported,
+    )
+
+# Most runs are awaited: what reads one as a stream, or without an event loop, is loaded for those
+# that are not.
+_STREAMED: Final = frozenset(
+    {
+        "ApprovalRequested",
+        "BudgetWarning",
+        "CallAdmitted",
+        "CallFinished",
+        "CallRefused",
+        "CallStarted",
+        "Finished",
+        "LoopEvent",
+        "TextDelta",
+        "TurnFinished",
+        "TurnLost",
+        "TurnStarted",
+        "ViolationReported",
+    }
+)
 
 __all__ = (
     "ApprovalRequested",
@@ -220,6 +240,8 @@ def stream_governed_agent_loop(
             nothing. That the run is being driven already is raised by the first read.
         asyncio.CancelledError: the reader's task was cancelled; by the read.
     """
+    from runtime_pack.loop.stream import check_stream, stream_entry
+
     check_stream(buffer, warn_at)
     return stream_entry(prepare_run(**given), buffer=buffer, warn_at=warn_at)
 
@@ -236,6 +258,8 @@ def stream_resumed_agent_loop(
         StoreError: the store could not be read; by the first read.
         asyncio.CancelledError: the reader's task was cancelled; by the read.
     """
+    from runtime_pack.loop.stream import check_stream, stream_entry
+
     check_stream(buffer, warn_at)
     return stream_entry(prepare_resume(**given), buffer=buffer, warn_at=warn_at)
 
@@ -247,6 +271,8 @@ def run_governed_agent_loop_sync(**given: Unpack[RunOptions]) -> LoopResult:
         ContractError: as there, or an event loop runs in this thread.
         KeyboardInterrupt: Ctrl-C; the run is torn as by a cancelled task, which is recorded.
     """
+    from runtime_pack.loop.blocking import drive_here, refuse_running_loop
+
     refuse_running_loop("run_governed_agent_loop_sync")
     return drive_here(prepare_run(**given))
 
@@ -260,6 +286,8 @@ def resume_governed_agent_loop_sync(**given: Unpack[ResumeOptions]) -> LoopResul
         StoreError: the store could not be read.
         KeyboardInterrupt: Ctrl-C; the run is torn as by a cancelled task, which is recorded.
     """
+    from runtime_pack.loop.blocking import drive_here, refuse_running_loop
+
     refuse_running_loop("resume_governed_agent_loop_sync")
     return drive_here(prepare_resume(**given))
 
@@ -274,6 +302,8 @@ def stream_governed_agent_loop_sync(
     Raises:
         ContractError: as there, or an event loop runs in this thread.
     """
+    from runtime_pack.loop.blocking import iterate, refuse_running_loop
+
     name = "stream_governed_agent_loop_sync"
     refuse_running_loop(name)
     return iterate(stream_governed_agent_loop(buffer=buffer, warn_at=warn_at, **given), name)
@@ -291,6 +321,16 @@ def stream_resumed_agent_loop_sync(
         RunNotFound: the store has no such run; by the first read.
         StoreError: the store could not be read; by the first read.
     """
+    from runtime_pack.loop.blocking import iterate, refuse_running_loop
+
     name = "stream_resumed_agent_loop_sync"
     refuse_running_loop(name)
     return iterate(stream_resumed_agent_loop(buffer=buffer, warn_at=warn_at, **given), name)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _STREAMED:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module("runtime_pack.loop.stream"), name)

@@ -10,8 +10,6 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, NotRequired, TypedDict, TypeVar
 
-import attrs
-
 from runtime_pack.approvals import Decision
 from runtime_pack.audit.log import AuditLog
 from runtime_pack.catalog import ToolOutput, ToolSpec
@@ -25,6 +23,7 @@ from runtime_pack.errors import (
 )
 from runtime_pack.grants import Grant
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
+from runtime_pack.inner import frozen
 from runtime_pack.ledger import TURNS, UNLIMITED, parse_count
 from runtime_pack.loop.drive import Drive, checked_context, restore
 from runtime_pack.loop.keeper import read_rows
@@ -36,7 +35,22 @@ from runtime_pack.policy import TaskContract
 from runtime_pack.ports import ContextFactory, ExecutionContext, ToolRuntime
 from runtime_pack.state import RunStore, open_head
 
-__all__ = ("Entry", "ResumeOptions", "RunOptions", "call_off", "prepare_resume", "prepare_run")
+__all__ = (
+    "BUFFER",
+    "WARN_AT",
+    "Entry",
+    "ResumeOptions",
+    "RunOptions",
+    "call_off",
+    "prepare_resume",
+    "prepare_run",
+)
+
+BUFFER: Final = 64
+"""How many events a run may be ahead of its reader, unless said otherwise."""
+
+WARN_AT: Final = 0.8
+"""Which part of a budget may be taken before its warning, unless said otherwise."""
 
 _Word = TypeVar("_Word", Decision, Grant)
 
@@ -81,7 +95,7 @@ class ResumeOptions(TypedDict):
     abandon: NotRequired[bool]
 
 
-@attrs.frozen
+@frozen
 class Entry:
     """A drive that was checked and has not begun. `drive` is called between `enter` and `leave`."""
 

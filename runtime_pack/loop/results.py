@@ -11,6 +11,7 @@ import orjson
 from runtime_pack.approvals import ApprovalRequest
 from runtime_pack.catalog import CatalogTool, ToolSpec, index_catalog
 from runtime_pack.errors import ContractError
+from runtime_pack.inner import frozen
 from runtime_pack.ledger import LedgerView
 from runtime_pack.machine import OutcomeKind, Stop
 from runtime_pack.messages import (
@@ -109,7 +110,7 @@ def _spec_tuple(specs: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
 _MOST_OUTPUT: Final = 10**9
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class TurnInput:
     """What a run starts from: the history so far and the tools that the model is offered.
 
@@ -161,7 +162,7 @@ class TurnInput:
         return f"does not fit the schema ({clean_text(first.path)[:80] or '/'}: {first.problem})"
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class _Result:
     """How a drive of the loop ended. Which of the five it is, is its class and its `kind`.
 
@@ -183,27 +184,27 @@ class _Result:
     state: SavedRun | None
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Completed(_Result):
     """The model answered."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ApprovalRequired(_Result):
     """Calls wait for a person."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Suspended(_Result):
     """A budget ran out, the model handed over, or the host paused the run."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Cancelled(_Result):
     """The host ended the run."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class LoopError(_Result):
     """The run could not go on; `stop` has the stage and the code.
 

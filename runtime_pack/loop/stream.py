@@ -20,16 +20,15 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Final, TypeAlias
 
-import attrs
-
 from runtime_pack.approvals import ApprovalRequest
 from runtime_pack.catalog import Executed, ToolOutput
 from runtime_pack.errors import ContractError
 from runtime_pack.events import Event
 from runtime_pack.guard import AgentTaskRun
+from runtime_pack.inner import frozen
 from runtime_pack.labels import Label
 from runtime_pack.ledger import DURATION, UNLIMITED, WRAP_UP, LedgerView
-from runtime_pack.loop.entry import Entry
+from runtime_pack.loop.entry import BUFFER, WARN_AT, Entry
 from runtime_pack.loop.results import LoopResult
 from runtime_pack.machine import Outcome
 from runtime_pack.messages import ToolCall, Turn, TurnStatus, Usage, clean_text
@@ -55,16 +54,10 @@ __all__ = (
     "stream_entry",
 )
 
-BUFFER: Final = 64
-"""How many events a run may be ahead of its reader, unless said otherwise."""
-
-WARN_AT: Final = 0.8
-"""Which part of a budget may be taken before its warning, unless said otherwise."""
-
 _LEFT: Final = "whoever read the stream has left"
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class TurnStarted:
     """The model is about to be asked. A turn that is asked for again has the next `attempt`."""
 
@@ -72,7 +65,7 @@ class TurnStarted:
     attempt: int
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class TextDelta:
     """A piece of the text of a turn that is not finished: `TurnLost` may take it back.
 
@@ -85,7 +78,7 @@ class TextDelta:
     label: Label
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class TurnFinished:
     """The model answered; `text` is the whole text, whatever pieces came before."""
 
@@ -98,7 +91,7 @@ class TurnFinished:
     label: Label
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class TurnLost:
     """The attempt gave no turn: what `TextDelta` said of it does not hold."""
 
@@ -108,7 +101,7 @@ class TurnLost:
     message: str
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class CallAdmitted:
     """A call may run. Its arguments were written by the model, under `label`."""
 
@@ -117,7 +110,7 @@ class CallAdmitted:
     label: Label
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class CallStarted:
     """The tool is about to be called, and the log says so."""
 
@@ -127,7 +120,7 @@ class CallStarted:
     attempt: int
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class CallFinished:
     """An admitted call ended or was stopped. `text` is what the model will see, under `label`.
 
@@ -146,7 +139,7 @@ class CallFinished:
     elapsed_us: int
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class CallRefused:
     """A call does not run. `tool` is what the model wrote, under `label`; `text` is what it is told."""
 
@@ -158,14 +151,14 @@ class CallRefused:
     label: Label
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ApprovalRequested:
     """A call waits for a person."""
 
     request: ApprovalRequest
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class BudgetWarning:
     """So much of a budget is used or reserved that it is told; once for each budget of a stream.
 
@@ -177,14 +170,14 @@ class BudgetWarning:
     taken: float
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ViolationReported:
     """The policy stopped something; the event is the one of the log."""
 
     event: Event
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Finished:
     """The last event of every stream: how the drive ended."""
 

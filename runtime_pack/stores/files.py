@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-import attrs
 import orjson
 
 from runtime_pack.errors import RunBusy, RunConflict, RunNotFound, StateRefused, StoreError
+from runtime_pack.inner import frozen
 from runtime_pack.seal import Seal
 from runtime_pack.stores.claims import Claims
 from runtime_pack.stores.port import SavedRun, checked_run_id, is_run_id
@@ -337,7 +337,7 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class _Envelope:
     """What `head.json` holds: the revision, where the rows end, and the sealed head."""
 

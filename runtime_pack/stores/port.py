@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, cast, runtime_checkable
 
-import attrs
-
 from runtime_pack.errors import RunNotFound
+from runtime_pack.inner import frozen
 from runtime_pack.seal import Seal
 
 __all__ = (
@@ -43,7 +42,7 @@ def checked_run_id(run_id: str) -> str:
     return given
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class SavedRun:
     """A run as a store holds it: `revision` counts saves from 1; rows are JSON, one each."""
 

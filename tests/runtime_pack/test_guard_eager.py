@@ -7,6 +7,8 @@ import contextvars
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+import pytest
+
 from runtime_pack.guard.eager import started
 
 _T = TypeVar("_T")
@@ -175,13 +177,10 @@ def test_what_ends_the_process_comes_out_of_the_first_step() -> None:
     async def ends() -> None:
         raise SystemExit(3)
 
-    async def main() -> int | str | None:
+    async def main() -> None:
         own = asyncio.current_task()
-        try:
-            start(ends())
-        except SystemExit as error:
-            assert asyncio.current_task() is own
-            return error.code
-        return None
+        with pytest.raises(SystemExit):
+            await start(ends())
+        assert asyncio.current_task() is own
 
-    assert asyncio.run(main()) == 3
+    asyncio.run(main())
