@@ -542,17 +542,22 @@ class _Launched:
         self._control.close()
         for number in self._descriptors:
             os.close(number)
-        if self.process.returncode is None:
-            with suppress(ProcessLookupError):
-                # Where no namespace ends them, it ends what the command has left running.
-                self.process.send_signal(signal.SIGRTMAX)
+        # Where no namespace ends them, it ends what the command has left running.
+        self._send(signal.SIGRTMAX)
         try:
             async with asyncio.timeout(_END_SECONDS):
                 await self.process.wait()
         except TimeoutError:
-            with suppress(ProcessLookupError):
-                self.process.kill()
+            self._send(signal.SIGKILL)
             await self.process.wait()
+
+    def _send(self, number: int) -> None:
+        """Sends a signal, if the process still runs as far as anybody knows."""
+        # Not by `process.send_signal`: that collects a process which has just ended, and the event
+        # loop, which finds no exit code any more, warns and makes one up.
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
 
     async def _next(self) -> dict[str, Any] | None:
         while b"\n" not in self._taken:
