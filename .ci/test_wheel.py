@@ -34,6 +34,8 @@ OF_THE_TREE = (
 )
 # Of the interpreter on which `make test` has just run everything, if there are others.
 OF_THE_FIRST = ("tests/runtime_pack/cli/test_command.py", "tests/runtime_pack/web")
+# The tree is not to be found, and what is compiled once is not compiled again by every process.
+_LEFT_OUT = frozenset({"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"})
 COPIED = (
     ".ci",
     "tests",
@@ -65,7 +67,7 @@ class Shell:
             Failed: its exit code is not 0.
         """
         words = [str(part) for part in command]
-        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        env = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
         if suite:
             env |= {"HYPOTHESIS_PROFILE": "quick", "PYTHONSAFEPATH": "1"}
         done = subprocess.run(

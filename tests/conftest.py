@@ -1,11 +1,13 @@
-"""Hypothesis profiles, and the signals that commands under test inherit.
+"""Hypothesis profiles, the signals that commands under test inherit, and the collector of cycles.
 
 The default profile is for developers and CI, the quick one for repeated suites.
 """
 
+import gc
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("default", deadline=None)
@@ -19,3 +21,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 for _number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.SIG_DFL)
+
+
+def pytest_sessionstart() -> None:
+    """Looks for no cycles while tests are collected: half of that time would go there."""
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """From here on as everywhere; what was collected stays until the end and is looked at no more."""
+    del session
+    gc.freeze()
+    gc.enable()

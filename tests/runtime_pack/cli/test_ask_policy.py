@@ -7,9 +7,12 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+import attrs
 import click
 import pytest
 
@@ -24,21 +27,36 @@ HEAD = 'id = "web"\nversion = 1\n'
 PRICES = '[prices]\nmodels."gpt-x" = { input = "1.25", output = "10" }\ntools."web:read" = "0.02"\n'
 
 
-def ask(state: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+@attrs.frozen
+class Done:
+    """What the command left."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+_forges: list[Any] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forge(forge: Any) -> Iterator[None]:
+    """What `ask` starts commands with."""
+    _forges.append(forge)
+    yield
+    _forges.clear()
+
+
+def ask(state: Path, *arguments: str, **variables: str) -> Done:
     """The command as a process, without a terminal."""
+    (forge,) = _forges
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("RUNTIME_PACK", "XDG_"))}
-    done = subprocess.run(
-        [sys.executable, "-m", "runtime_pack.cli", "ask", *arguments, "--state-dir", str(state)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        env={**kept, "PYTHONPATH": str(ROOT), "COLUMNS": "80", "NO_COLOR": "1", **variables},
-        timeout=60,
+    plain = {"PYTHONPATH": str(ROOT), "COLUMNS": "80", "NO_COLOR": "1"}
+    ended = forge.run(
+        ["ask", *arguments, "--state-dir", str(state)], {**kept, **plain, **variables}
     )
-    assert "Traceback" not in done.stdout + done.stderr
-    return done
+    assert "Traceback" not in ended.out + ended.err
+    return Done(ended.code, ended.out, ended.err)
 
 
 def policy(folder: Path, text: str) -> Path:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,27 +57,22 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, **plain, **more}
 
 
+_forges: list[Any] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forge(forge: Any) -> Iterator[None]:
+    """What `cli` starts commands with."""
+    _forges.append(forge)
+    yield
+    _forges.clear()
+
+
 def cli(state: Path, *arguments: str, env: dict[str, str] | None = None) -> Done:
     """Run the command without a terminal; nothing that looks like a crash may be seen."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-W",
-            "error",
-            "-m",
-            "runtime_pack.cli",
-            *arguments,
-            "--state-dir",
-            str(state),
-        ],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-        cwd=ROOT,
-        env=env or environment(),
-        timeout=60,
-    )
-    seen = Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+    (forge,) = _forges
+    ended = forge.run([*arguments, "--state-dir", str(state)], env or environment())
+    seen = Done(ended.code, ended.out, ended.err)
     assert "Traceback" not in seen.out + seen.err
     return seen
 
@@ -366,8 +361,8 @@ def test_a_running_ask_ends_after_its_step_in_hand_when_all_are_cancelled(tmp_pa
     """The search ends and is kept; nothing is read, no model is asked again."""
     state = tmp_path / "state"
     process, go = started(tmp_path, state)
-    (run,) = statuses(state)
-    assert {run: "running"} == statuses(state)
+    ((run, status),) = statuses(state).items()
+    assert status == "running"
     env = environment(PYTHONPATH=os.pathsep.join((str(ROOT), str(tmp_path))))
     busy = cli(state, "runs", "resume", run, "--json", env=env)
     cancelled = cli(state, "runs", "cancel", "--all", "--reason", "stop it", "--json")

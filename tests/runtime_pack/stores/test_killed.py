@@ -23,7 +23,7 @@ def program(*arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=280,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
