@@ -93,14 +93,14 @@ class World:
 
     async def settled(self, count: int = 1) -> None:
         """Waits until *count* connections have their record and none is open."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             # The port tells of an end, and of nothing else that could be waited for.
             while len(self.observer.records) < count or self.proxy.open_connections:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
     async def settled_to(self, count: int) -> None:
         """Waits until *count* connections are open."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             # As above.
             while self.proxy.open_connections != count:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
@@ -111,7 +111,7 @@ async def read_all(reader: asyncio.StreamReader) -> bytes:
     parts = []
     # Not OSError: a read that takes for ever is no end.
     with contextlib.suppress(ConnectionError):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while part := await reader.read(65_536):
                 parts.append(part)
     return b"".join(parts)
@@ -122,6 +122,15 @@ async def shut(writer: asyncio.StreamWriter) -> None:
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
+
+
+class _MovableLoop(asyncio.SelectorEventLoop):
+    """A loop whose time can be moved on."""
+
+    moved: float = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.moved
 
 
 class Kit:
@@ -135,9 +144,25 @@ class Kit:
     def run(self, main: Coroutine[Any, Any, None]) -> None:
         """Runs *main*; as many descriptors are open after it as before."""
         before = _descriptors()
-        asyncio.run(main)
+        with asyncio.Runner(loop_factory=_MovableLoop) as runner:
+            runner.run(main)
 
         assert before == _descriptors()
+
+    def pass_time(self, seconds: float) -> None:
+        """Ends what waits for a time: limits are long, so that a slow machine meets none of them."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, _MovableLoop)
+        loop.moved += seconds
+
+    async def stalled(self, count: Callable[[], int]) -> int:
+        """Where *count* stands, once it stands still."""
+        before, still = -1, 0
+        while still < 10:
+            await asyncio.sleep(0.01)
+            found = count()
+            before, still = found, still + 1 if found == before else 0
+        return before
 
     @contextlib.asynccontextmanager
     async def serve(
@@ -166,7 +191,7 @@ class Kit:
             yield place
         finally:
             server.close()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while open_ones:
                     idle.clear()
                     for writer in open_ones:

@@ -71,7 +71,7 @@ def test_bytes_that_a_proxy_slips_in_before_tls_are_not_the_page(size: int, auth
         except FetchError:
             return b"refused"
         finally:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await lied.wait()
             server.close()
             proxy.close()

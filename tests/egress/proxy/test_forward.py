@@ -222,15 +222,18 @@ def test_what_waits_in_the_proxy_is_bounded(kit: Any, upload: bool) -> None:
     """Whichever end does not read, the other one is held."""
     size = 60_000_000
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        if upload:
-            await asyncio.sleep(0.5)
-            return
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
-        await writer.drain()
-
     async def main() -> None:
+        asked, done = asyncio.Event(), asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            asked.set()
+            if upload:
+                await done.wait()
+                return
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
+            await writer.drain()
+
         async with kit.serve(serve) as place, kit.world(port=place.port) as world:
             _, writer = await world.open()
             writer.write(
@@ -239,12 +242,14 @@ def test_what_waits_in_the_proxy_is_bounded(kit: Any, upload: bool) -> None:
                 f"Proxy-Authorization: Bearer {kit.token}\r\n\r\n".encode()
             )
             writer.write(bytes(size if upload else 0))
-            await asyncio.sleep(0.3)
+            await asked.wait()
             [connection] = world.proxy._open
+            passed = await kit.stalled(lambda: connection.bytes_up + connection.bytes_down)
             held = connection.upstream if upload else connection.client
             assert held.transport.get_write_buffer_size() < 1024 * 1024
-            assert connection.bytes_up + connection.bytes_down < size // 2
+            assert passed < size // 2
             writer.transport.abort()
+            done.set()
             await kit.shut(writer)
 
     kit.run(main())
@@ -281,7 +286,7 @@ def test_an_answer_of_any_size_reaches_a_slow_reader(kit: Any) -> None:
         writer.write(content[:size])
         await writer.drain()
 
-    async def fetch(world: Any, size: int) -> None:
+    async def fetch(world: Any, size: int, go: asyncio.Event) -> None:
         opened = socket.socket()
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         opened.setblocking(False)
@@ -291,7 +296,7 @@ def test_an_answer_of_any_size_reaches_a_slow_reader(kit: Any) -> None:
             f"GET http://a.test/{size} HTTP/1.1\r\nHost: a.test\r\n"
             f"Proxy-Authorization: Bearer {kit.token}\r\n\r\n".encode()
         )
-        await asyncio.sleep(2.5)
+        await go.wait()
         raw = await kit.read_all(reader)
         assert size == len(raw.partition(b"\r\n\r\n")[2])
         await kit.shut(writer)
@@ -302,7 +307,17 @@ def test_an_answer_of_any_size_reaches_a_slow_reader(kit: Any) -> None:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_768)
         own.bind(("127.0.0.1", 0))
         async with kit.serve(serve) as place, kit.world(port=place.port, sock=own) as world:
-            await asyncio.gather(*(fetch(world, size) for size in sizes))
+            go = asyncio.Event()
+            fetching = [asyncio.create_task(fetch(world, size, go)) for size in sizes]
+            async with asyncio.timeout(30):
+                # The server has no event for each.
+                while place.accepted < len(sizes):  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+            await kit.stalled(lambda: sum(each.bytes_down for each in world.proxy._open))
+            # Longer than whoever was refused may take to read its answer.
+            kit.pass_time(60)
+            go.set()
+            await asyncio.gather(*fetching)
 
     kit.run(main())
 
@@ -492,12 +507,12 @@ def test_a_body_that_is_refused(kit: Any, fields: list[str], body: bytes, status
 @pytest.mark.parametrize("reset", [True, False])
 def test_a_client_that_leaves_takes_its_upstream_along(kit: Any, stage: str, reset: bool) -> None:
     """In its body or while it waits; no socket stays behind."""
-    left = asyncio.Event()
+    asked, left = asyncio.Event(), asyncio.Event()
 
     async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while await reader.read(65_536):
-                pass
+                asked.set()
         finally:
             left.set()
 
@@ -509,13 +524,13 @@ def test_a_client_that_leaves_takes_its_upstream_along(kit: Any, stage: str, res
                 f"POST http://a.test/ HTTP/1.1\r\nHost: a.test\r\nContent-Length: {size}\r\n"
                 f"Proxy-Authorization: Bearer {kit.token}\r\n\r\n".encode()
             )
-            await asyncio.sleep(0.05)
+            await asked.wait()
             if reset:
                 found = writer.get_extra_info("socket")
                 found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 writer.transport.abort()
             await kit.shut(writer)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await left.wait()
             await world.settled()
             assert Outcome.LEFT is world.observer.records[0].outcome
@@ -543,9 +558,19 @@ def test_an_upstream_that_is_silent_is_not_waited_for(kit: Any) -> None:
     """The idle time of the run ends the exchange."""
 
     async def main() -> None:
-        limits = ProxyLimits(idle_seconds=0.1)
-        async with kit.serve() as place, kit.world(port=place.port, limits=limits) as world:
-            assert b"" == await world.get("http://a.test/")
+        limits = ProxyLimits(idle_seconds=10)
+        asked = asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            asked.set()
+            await reader.read()
+
+        async with kit.serve(silent) as place, kit.world(port=place.port, limits=limits) as world:
+            getting = asyncio.create_task(world.get("http://a.test/"))
+            await asked.wait()
+            kit.pass_time(11)
+            assert b"" == await getting
             await world.settled()
             assert "idle_seconds" == world.observer.records[0].reason
 
@@ -602,7 +627,7 @@ def test_a_body_is_passed_on_while_the_answer_waits_for_its_reader(kit: Any) -> 
             )
             await asyncio.sleep(0.5)
             writer.write(b"0123456789")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await arrived.wait()
             raw = await kit.read_all(reader)
             assert size == len(raw.partition(b"\r\n\r\n")[2])

@@ -184,9 +184,8 @@ def test_a_slow_reader_holds_the_sender(kit: Any) -> None:
     async def main() -> None:
         async with kit.serve(flood) as place, kit.world(port=place.port) as world:
             reader, writer, _ = await world.tunnel("a.test:22")
-            await asyncio.sleep(0.3)
             [connection] = world.proxy._open
-            held = connection.bytes_down
+            held = await kit.stalled(lambda: connection.bytes_down)
             buffered = connection.client.transport.get_write_buffer_size()
             assert held < size // 2
             assert buffered < 1024 * 1024
@@ -200,13 +199,15 @@ def test_a_slow_reader_holds_the_sender(kit: Any) -> None:
 
 
 class _Late:
-    """Dials after a while, with a small buffer in the kernel."""
+    """Dials when it is told to, with a small buffer in the kernel."""
 
     def __init__(self, dialer: ScriptedDialer) -> None:
         self._dialer = dialer
+        self.asked, self.may = asyncio.Event(), asyncio.Event()
 
     async def dial(self, address: Any, port: int, protocol: Any) -> object:
-        await asyncio.sleep(0.3)
+        self.asked.set()
+        await self.may.wait()
         transport: Any = await self._dialer.dial(address, port, protocol)
         found = transport.get_extra_info("socket")
         found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -216,13 +217,15 @@ class _Late:
 def test_what_comes_before_the_tunnel_is_bounded(kit: Any) -> None:
     """A client that floods is held while its upstream is dialled, and when that does not read."""
 
-    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        await asyncio.sleep(0.5)
-
     async def main() -> None:
+        done = asyncio.Event()
+
+        async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            await done.wait()
+
         async with kit.serve(deaf) as place, kit.world(port=place.port) as world:
-            world.proxy.dialer = _Late(world.dialer)
+            late = world.proxy.dialer = _Late(world.dialer)
             reader, writer = await world.open()
             writer.write(
                 b"CONNECT a.test:22 HTTP/1.1\r\nHost: a.test:22\r\nProxy-Authorization: Bearer "
@@ -230,13 +233,15 @@ def test_what_comes_before_the_tunnel_is_bounded(kit: Any) -> None:
                 + b"\r\n\r\n"
                 + bytes(64 * 1024 * 1024)
             )
-            await asyncio.sleep(0.2)
+            await late.asked.wait()
             [connection] = world.proxy._open
+            await kit.stalled(lambda: connection.bytes_up)
             assert len(connection.client.buffer) < 1024 * 1024
+            late.may.set()
             assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
-            await asyncio.sleep(0.2)
+            assert await kit.stalled(lambda: connection.bytes_up) < 32 * 1024 * 1024
             assert connection.upstream.transport.get_write_buffer_size() < 1024 * 1024
-            assert connection.bytes_up < 32 * 1024 * 1024
+            done.set()
             writer.transport.abort()
             await kit.shut(writer)
 
@@ -246,12 +251,12 @@ def test_what_comes_before_the_tunnel_is_bounded(kit: Any) -> None:
 def test_an_end_before_the_tunnel_is_passed_on(kit: Any) -> None:
     """A client that has said everything before its upstream is there is answered."""
 
-    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write((await reader.read(-1)).upper())
 
     async def main() -> None:
-        async with kit.serve(late) as place, kit.world(port=place.port) as world:
-            world.proxy.dialer = _Late(world.dialer)
+        async with kit.serve(shout) as place, kit.world(port=place.port) as world:
+            late = world.proxy.dialer = _Late(world.dialer)
             reader, writer = await world.open()
             writer.write(
                 b"CONNECT a.test:22 HTTP/1.1\r\nHost: a.test:22\r\nProxy-Authorization: Bearer "
@@ -259,6 +264,13 @@ def test_an_end_before_the_tunnel_is_passed_on(kit: Any) -> None:
                 + b"\r\n\r\nabc"
             )
             writer.write_eof()
+            await late.asked.wait()
+            [connection] = world.proxy._open
+            async with asyncio.timeout(30):
+                # The proxy has no event for it.
+                while not connection.client.ended:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+            late.may.set()
             assert (await kit.read_all(reader)).endswith(b"\r\n\r\nABC")
             await kit.shut(writer)
 
@@ -604,9 +616,9 @@ def test_what_we_cut_is_cut_at_both_ends(kit: Any) -> None:
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        (ProxyLimits(idle_seconds=0.1), "idle_seconds"),
-        (ProxyLimits(tunnel_seconds=0.1), "tunnel_seconds"),
-        (ProxyLimits(lifetime_seconds=0.1), "run_expired"),
+        (ProxyLimits(idle_seconds=100), "idle_seconds"),
+        (ProxyLimits(tunnel_seconds=100), "tunnel_seconds"),
+        (ProxyLimits(lifetime_seconds=100), "run_expired"),
     ],
 )
 def test_a_tunnel_ends_at_its_time(kit: Any, limits: ProxyLimits, reason: str) -> None:
@@ -615,6 +627,7 @@ def test_a_tunnel_ends_at_its_time(kit: Any, limits: ProxyLimits, reason: str) -
     async def main() -> None:
         async with kit.serve() as place, kit.world(port=place.port, limits=limits) as world:
             reader, writer, status = await world.tunnel("a.test:22")
+            kit.pass_time(101)
             assert (200, b"") == (status, await kit.read_all(reader))
             await kit.shut(writer)
             await world.settled()
@@ -628,11 +641,11 @@ def test_traffic_is_not_idle(kit: Any) -> None:
     """The idle time starts again with every byte."""
 
     async def main() -> None:
-        limits = ProxyLimits(idle_seconds=0.3)
+        limits = ProxyLimits(idle_seconds=100)
         async with kit.serve(_echo) as place, kit.world(port=place.port, limits=limits) as world:
             reader, writer, _ = await world.tunnel("a.test:22")
             for _ in range(8):
-                await asyncio.sleep(0.1)
+                kit.pass_time(40)
                 writer.write(b"x")
                 assert b"x" == await reader.read(1)
             await kit.shut(writer)
@@ -644,8 +657,9 @@ def test_the_token_of_a_run_is_void_after_its_life(kit: Any) -> None:
     """407, as for a token that never was."""
 
     async def main() -> None:
-        async with kit.world("a.test", limits=ProxyLimits(lifetime_seconds=0.05)) as world:
-            await asyncio.sleep(0.1)
+        async with kit.world("a.test", limits=ProxyLimits(lifetime_seconds=100)) as world:
+            kit.pass_time(101)
+            await asyncio.sleep(0)
             assert (await world.get("http://a.test/")).startswith(b"HTTP/1.1 407 ")
 
     kit.run(main())
@@ -661,10 +675,7 @@ def test_connections_of_a_run_are_counted(kit: Any) -> None:
             assert [200, 200, 429] == [status for _, _, status in opened]
             await kit.shut(opened[0][1])
             await kit.shut(opened[2][1])
-            async with asyncio.timeout(5):
-                # The proxy has no event for this; the timeout above bounds the wait.
-                while world.proxy.open_connections > 1:  # noqa: ASYNC110
-                    await asyncio.sleep(0.005)
+            await world.settled_to(1)
             _, writer, status = await world.tunnel("a.test:22")
             assert 200 == status
             await kit.shut(writer)
@@ -705,7 +716,7 @@ def test_strangers_make_room(kit: Any) -> None:
     async def main() -> None:
         async with kit.world("a.test", max_open=4) as world:
             first = [await world.open() for _ in range(4)]
-            await asyncio.sleep(0.02)
+            await world.settled_to(4)
             raw = await world.get("http://evil.test/")
             assert raw.startswith(b"HTTP/1.1 403 ")
             assert b"" == await kit.read_all(first[0][0])
@@ -1009,9 +1020,9 @@ def test_a_denial_that_cannot_be_recorded_is_not_answered(
     async def main() -> None:
         observer = RecordingObserver(error=error) if error else Forging()
         async with kit.world("a.test", observer=observer) as world:
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(30):
                 assert b"" == await world.get("http://evil.test/")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await world.proxy.failed.wait()
             assert isinstance(world.proxy.failure, RuntimeError if error else ValueError)
             reader, writer, _ = await world.tunnel("a.test:443", first=client_hello("b.test"))
@@ -1070,7 +1081,7 @@ def test_an_observer_that_hangs_has_failed(kit: Any) -> None:
 
     async def main() -> None:
         async with kit.world("a.test", observer=Stuck(), observer_seconds=0.1) as world:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 assert b"" == await world.get("http://evil.test/")
                 await world.proxy.failed.wait()
             assert isinstance(world.proxy.failure, TimeoutError)
@@ -1088,7 +1099,7 @@ def test_an_observer_that_is_cancelled_has_failed(kit: Any) -> None:
     async def main() -> None:
         async with kit.world("a.test", observer=Cancelled()) as world:
             assert b"" == await world.get("http://evil.test/")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await world.proxy.failed.wait()
             await world.settled()
             assert world.observer.records[0].event_id is None
@@ -1103,7 +1114,7 @@ def test_a_record_that_cannot_be_kept_is_told(kit: Any) -> None:
         observer = RecordingObserver(access_error=OSError("disk full"))
         async with kit.world("a.test", observer=observer) as world:
             await world.get("http://evil.test/")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await world.proxy.failed.wait()
             assert isinstance(world.proxy.failure, OSError)
 
@@ -1142,8 +1153,7 @@ def test_leaving_the_block_closes_everything(kit: Any) -> None:
                 _, tunnel, _ = await world.tunnel("a.test:22")
                 _, waiting, _ = await world.tunnel("a.test:443")
                 _, idle = await world.open()
-                await asyncio.sleep(0.02)
-                assert 3 == world.proxy.open_connections
+                await world.settled_to(3)
             assert ["stopped"] * 3 == [r.reason for r in world.observer.records]
             for writer in (tunnel, waiting, idle):
                 await kit.shut(writer)
@@ -1158,8 +1168,8 @@ def test_draining_lets_tunnels_end(kit: Any) -> None:
         async with kit.serve(_echo) as place, kit.world(port=place.port) as world:
             reader, writer, _ = await world.tunnel("a.test:22")
             idle_reader, idle = await world.open()
-            await asyncio.sleep(0.02)
-            draining = asyncio.create_task(world.proxy.drain(5))
+            await world.settled_to(2)
+            draining = asyncio.create_task(world.proxy.drain(60))
             assert b"" == await kit.read_all(idle_reader)
             with pytest.raises(OSError):
                 await world.open()
@@ -1259,7 +1269,7 @@ def test_the_proxy_ends_while_a_connection_is_not_yet_served(kit: Any) -> None:
                     if proxy.open_connections:
                         break
                     await asyncio.sleep(0)
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(30):
                     await proxy.aclose()
         assert ["stopped"] == [record.reason for record in observer.records]
 

@@ -147,7 +147,7 @@ class _Server:
 
 
 async def _until(server: _Server, received: bytes) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         # The server has no event for each byte.
         while bytes(server.rest) != received:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -301,7 +301,7 @@ def test_a_server_that_asks_and_ends_at_once_is_seen(kit: Any) -> None:
     async def main() -> None:
         async with kit.serve(served) as place, kit.world("a.test", port=place.port) as world:
             reader, writer, _ = await world.tunnel("a.test:443", first=_FIRST)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 assert _ASKS == await reader.read()
             await kit.shut(writer)
             await world.settled()
@@ -324,14 +324,17 @@ def test_a_client_that_floods_before_a_second_hello_fills_no_memory(kit: Any) ->
             writer.write(_ASKS)
             await done.wait()
 
-        limits = ProxyLimits(hello_seconds=1.0)
+        limits = ProxyLimits(hello_seconds=100)
         async with (
             kit.serve(served) as place,
             kit.world("a.test", port=place.port, limits=limits) as world,
         ):
             reader, writer, _ = await world.tunnel("a.test:443", first=_FIRST)
             assert _ASKS == await reader.readexactly(len(_ASKS))
+            [connection] = world.proxy._open
             writer.write(flood)
+            await kit.stalled(lambda: connection.bytes_up)
+            kit.pass_time(101)
             await kit.read_all(reader)
             writer.transport.abort()
             done.set()
@@ -348,13 +351,15 @@ def test_a_second_hello_that_does_not_come_is_not_waited_for(kit: Any) -> None:
     """It has the time of the first."""
 
     async def main() -> None:
-        limits = ProxyLimits(hello_seconds=0.2)
+        limits = ProxyLimits(hello_seconds=100)
         async with (
             kit.serve(_Server()) as place,
             kit.world("a.test", port=place.port, limits=limits) as world,
         ):
             reader, writer, _ = await world.tunnel("a.test:443", first=_FIRST)
-            assert _ASKS == await kit.read_all(reader)
+            assert _ASKS == await reader.readexactly(len(_ASKS))
+            kit.pass_time(101)
+            assert b"" == await kit.read_all(reader)
             await kit.shut(writer)
             await world.settled()
             assert "hello_seconds" == world.observer.records[0].reason
@@ -407,7 +412,7 @@ def test_a_server_that_leaves_before_a_second_hello_is_seen(
             writer.write(sent)
             await asyncio.sleep(0.05)
             left.set()
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(30):
                 if how == "resets":
                     with pytest.raises(ConnectionResetError):
                         await reader.read()
@@ -435,12 +440,18 @@ def test_a_server_that_floods_before_a_second_hello_fills_no_memory(kit: Any) ->
             writer.write(_ASKS + bytes(flood))
             await writer.drain()
 
-        limits = ProxyLimits(hello_seconds=0.5)
+        limits = ProxyLimits(hello_seconds=100)
         async with (
             kit.serve(served) as place,
             kit.world("a.test", port=place.port, limits=limits) as world,
         ):
             reader, writer, _ = await world.tunnel("a.test:443", first=_FIRST)
+            [connection] = world.proxy._open
+            await kit.stalled(lambda: connection.bytes_down)
+            kit.pass_time(101)
+            # Then what is left of its answer is waited for, for a while.
+            await kit.stalled(lambda: connection.bytes_down)
+            kit.pass_time(10)
             await world.settled()
             [record] = world.observer.records
             assert "hello_seconds" == record.reason
@@ -463,12 +474,15 @@ def test_a_server_that_floods_before_it_tells_fills_no_memory(kit: Any) -> None:
             writer.write(flood)
             await writer.drain()
 
-        limits = ProxyLimits(tunnel_seconds=1.0)
+        limits = ProxyLimits(tunnel_seconds=100)
         async with (
             kit.serve(served) as place,
             kit.world("a.test", port=place.port, limits=limits) as world,
         ):
             reader, writer, _ = await world.tunnel("a.test:443", first=_FIRST)
+            [connection] = world.proxy._open
+            await kit.stalled(lambda: connection.bytes_down)
+            kit.pass_time(101)
             await world.settled()
             [record] = world.observer.records
             assert "tunnel_seconds" == record.reason

