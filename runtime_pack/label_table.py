@@ -176,14 +176,14 @@ def rows_of(
     Args:
         side_effects: what the tool declares; None when it declares nothing.
         origins: where each address that the call reads is from. A call that reads from the network
-            and names no address has composed what it sends.
+            and names no address sends a query.
     """
     if side_effects is None:
         return (LabelRow.UNDECLARED,)
     rows: set[LabelRow] = set()
     for effect in side_effects:
         if effect is SideEffect.READ_NET:
-            rows |= {_READ[origin] for origin in origins} or {LabelRow.READ_NET_COMPOSED}
+            rows |= {_READ[origin] for origin in origins} or {LabelRow.SEARCH}
         else:
             rows.add(ROWS[effect])
     return tuple(row for row in LabelRow if row in rows)

@@ -140,9 +140,9 @@ def test_one_more_side_effect_never_loosens(
     assert before <= after
 
 
-def test_a_read_that_names_no_address_has_composed_it() -> None:
-    """What cannot be seen is not trusted."""
-    assert rows_of([SideEffect.READ_NET]) == (LabelRow.READ_NET_COMPOSED,)
+def test_a_read_that_names_no_address_is_a_query() -> None:
+    """What it sends is looked through all the same."""
+    assert rows_of([SideEffect.READ_NET]) == (LabelRow.SEARCH,)
 
 
 def test_each_address_of_a_call_has_its_row() -> None:

@@ -1,0 +1,157 @@
+"""Which addresses a run knows and from where, and how much its choices of links have told. Pure.
+
+An address is known or it is not: no prefix, no host, nothing but the whole canonical text is equal to
+another one. Following one of k links tells whoever serves it log2(k) bits; they are counted for each
+registrable domain, in thousandths, and never go down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Protocol
+
+import attrs
+
+from runtime_pack.label_table import AddressOrigin
+
+__all__ = (
+    "LINK_MILLIBITS",
+    "Address",
+    "AddressBook",
+    "AddressFault",
+    "AddressReader",
+    "millibits_of",
+)
+
+LINK_MILLIBITS: Final = 16_000
+"""What a run may tell one registrable domain by its choice of links while it knows nothing private."""
+
+
+@attrs.frozen(kw_only=True)
+class Address:
+    """An address in canonical form, and its host."""
+
+    url: str
+    host: str
+
+
+@attrs.frozen(kw_only=True)
+class AddressFault:
+    """Why a text is no address: `credentials_in_url`, `scheme` or `malformed`; the host if it has one."""
+
+    reason: str
+    host: str = ""
+
+
+class AddressReader(Protocol):
+    """Reads addresses: `runtime_pack.addresses` has the one for http and https."""
+
+    def read(self, text: str) -> Address | AddressFault:
+        """The address that a text is, in canonical form."""
+        ...
+
+    def find(self, text: str, *, bare: bool = False) -> tuple[Address, ...]:
+        """Every address in a text, each once; with *bare*, those that name no scheme too."""
+        ...
+
+    def site(self, host: str) -> str:
+        """The registrable domain of a host: what its owner can see is counted together."""
+        ...
+
+
+_BEST_FIRST: Final = tuple(AddressOrigin)
+
+
+def millibits_of(choices: int) -> int:
+    """What the choice of one of so many tells, in thousandths of a bit, rounded up."""
+    return 0 if choices < 2 else math.ceil(math.log2(choices) * 1000)
+
+
+class AddressBook:
+    """The addresses of one run. What is added stays, and an origin only gets better."""
+
+    __slots__ = ("_charged", "_fresh", "_known", "_spent")
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[AddressOrigin, int]] = {}
+        self._spent: dict[str, int] = {}
+        self._charged: set[str] = set()
+        self._fresh: list[tuple[str, AddressOrigin]] = []
+
+    def add(self, urls: Iterable[str], origin: AddressOrigin) -> None:
+        """Know canonical addresses; links are known together, for each is one choice of them all."""
+        together = dict.fromkeys(urls)
+        link = origin is AddressOrigin.PAGE_LINK
+        tells = millibits_of(len(together)) if link else 0
+        for url in together:
+            known = self._known.get(url)
+            if known is None:
+                self._known[url] = (origin, tells)
+            elif _BEST_FIRST.index(origin) < _BEST_FIRST.index(known[0]):
+                self._known[url] = (origin, 0)
+            elif origin is known[0]:
+                self._known[url] = (origin, max(tells, known[1]))
+            if origin in _KEPT:
+                self._fresh.append((url, origin))
+
+    def origin(self, url: str) -> AddressOrigin:
+        """Where an address is known from; composed when it is not known."""
+        known = self._known.get(url)
+        return AddressOrigin.COMPOSED if known is None else known[0]
+
+    def affords(self, url: str, site: str) -> bool:
+        """Whether following an address stays within what its site may be told."""
+        return self.spent(site) + self._tells(url) <= LINK_MILLIBITS
+
+    def spent(self, site: str) -> int:
+        """What a site was told so far, in thousandths of a bit."""
+        return self._spent.get(site, 0)
+
+    def charge(self, step: str, url: str, site: str) -> None:
+        """A call that follows it was admitted. It is charged once, however often it is judged."""
+        tells, mark = self._tells(url), f"{step} {url}"
+        if tells and mark not in self._charged:
+            self._charged.add(mark)
+            self._spent[site] = self.spent(site) + tells
+
+    def _tells(self, url: str) -> int:
+        known = self._known.get(url)
+        return 0 if known is None else known[1]
+
+    # ── saved runs ────────────────────────────────────────────────────────────────────────────
+
+    def take_fresh(self) -> list[tuple[str, AddressOrigin]]:
+        """What was added since the last call and cannot be found in the messages again."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def spent_json(self) -> dict[str, Any]:
+        """What was told to whom, and for which calls."""
+        return {"spent": dict(self._spent), "charged": sorted(self._charged)}
+
+    def restore(self, value: Mapping[str, Any]) -> None:
+        """Take in what `spent_json` wrote; of what is known twice, the higher.
+
+        Raises:
+            KeyError, TypeError, ValueError: not of that form.
+        """
+        for site, told in value["spent"].items():
+            if type(told) is not int or told < 0:
+                raise ValueError("what was told is a count")
+            self._spent[str(site)] = max(told, self._spent.get(str(site), 0))
+        self._charged.update(map(str, value["charged"]))
+
+    def restore_known(self, pairs: Iterable[Any]) -> None:
+        """Take in what `take_fresh` gave.
+
+        Raises:
+            TypeError, ValueError: not of that form.
+        """
+        for url, origin in pairs:
+            self.add([str(url)], AddressOrigin(origin))
+        self._fresh.clear()
+
+
+# The others are found again in the messages of a saved run.
+_KEPT: Final = frozenset({AddressOrigin.SEARCH, AddressOrigin.OPERATOR})
