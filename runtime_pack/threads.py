@@ -20,13 +20,22 @@ import attrs
 
 from runtime_pack.errors import ContractError
 
-__all__ = ("CancelledBefore", "NotBegun", "Outcome", "Threads")
+__all__ = ("LEFT", "CancelledBefore", "IsOver", "NotBegun", "Outcome", "Threads")
 
 _LOGGER: Final = logging.getLogger(__name__)
 _IDLE_SECONDS: Final = 5.0
 
 Outcome: TypeAlias = tuple[object, BaseException | None]
 """What the work gave, or what it raised."""
+
+
+IsOver: TypeAlias = Callable[[], bool]
+"""Whether work that was left behind has ended after all."""
+
+LEFT: Final[contextvars.ContextVar[Callable[[IsOver], None] | None]] = contextvars.ContextVar(
+    "LEFT", default=None
+)
+"""Who is told that work of this context goes on although nobody waits for it any more."""
 
 
 class NotBegun(Exception):
@@ -56,6 +65,10 @@ class _Job:
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Outcome]
     stage: _Stage = _Stage.WAITING
+
+    def is_over(self) -> bool:
+        """Whether the work has ended, whoever heard of it."""
+        return self.stage is _Stage.DONE
 
     def outcome(self) -> Outcome:
         """Do the work, in this thread."""
@@ -175,5 +188,8 @@ class Threads:
             if job.stage is _Stage.RUNNING:
                 job.stage = _Stage.LEFT
                 self._abandoned += 1
+                told = LEFT.get()
+                if told is not None:
+                    told(job.is_over)
                 _LOGGER.warning("%s did not end in time; its thread goes on without it", job.name)
             return True

@@ -18,7 +18,7 @@ from runtime_pack.events import Event
 from runtime_pack.fault_log import log_fault
 from runtime_pack.guard.task_run import GRACE_SECONDS, Scope, TaskRun
 from runtime_pack.machine import Outcome, OutcomeKind, Refused, budget_stop
-from runtime_pack.threads import CancelledBefore
+from runtime_pack.threads import LEFT, CancelledBefore
 
 __all__ = ("Stopped", "StrayCancellation", "TimeUp", "bounded", "ending", "tell")
 
@@ -88,6 +88,9 @@ async def bounded(
         return task.result()
     if not task.done():
         run.abandon(task)
+        told = LEFT.get()
+        if told is not None:
+            told(task.done)
         raise TimeUp
     # The end of a generator, raised where there is none, would close those who wait for it.
     if task.cancelled() or isinstance(task.exception(), GeneratorExit):

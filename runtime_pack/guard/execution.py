@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import Token
 from typing import Any, Final
 
 import attrs
@@ -30,8 +31,10 @@ from runtime_pack.ports import (
 )
 from runtime_pack.records import StepRecord, Subject, step_finished, step_started
 from runtime_pack.repeats import Recorded
+from runtime_pack.threads import LEFT, IsOver
 
 __all__ = (
+    "CROWDED",
     "CUT",
     "NOT_BEGUN",
     "NO_THREAD",
@@ -42,6 +45,8 @@ __all__ = (
     "checked_output",
     "exhausted",
 )
+
+_LOOK_SECONDS: Final = 0.02
 
 NOT_BEGUN: Final = refusal(CallCode.CANCELLED, "The run was stopped before this call began.")
 """The output of a call that was not started because the run was interrupted; its step is held."""
@@ -57,6 +62,13 @@ NO_THREAD: Final = refusal(
     CallCode.TIMEOUT, "No thread was free for this call in its time.", retryable=True
 )
 """The output of a call that waited for a thread for as long as it may take."""
+
+CROWDED: Final = refusal(
+    CallCode.TIMEOUT,
+    "A call that did not stop in its time still runs, and this one must not run beside it.",
+    retryable=True,
+)
+"""The output of a call that waited for another one for as long as it may take."""
 
 OUTCOME_UNKNOWN: Final = refusal(
     CallCode.OUTCOME_UNKNOWN, "The call did not end.", executed=Executed.UNKNOWN
@@ -153,14 +165,14 @@ class Execution:
         run, held = self._run, self._run.held.get(step)
         if held is None or not held.ready or held.tool != call.name or spec.name != call.name:
             raise ContractError("step", f"{step!r} was not admitted for this call")
-        if not _is_as_judged(call, held):
-            return self._not_run(step, call, held, attempt, _CHANGED)
-        if run.is_interrupted():
-            return NOT_BEGUN
         begun = run.clock.monotonic()
-        short = run.ledger.hard_shortfall(begun)
-        if short is not None:
-            return self._not_run(step, call, held, attempt, exhausted(short))
+        why = self._why_not(call, held, begun)
+        if why is None and run.left.crowd(exclusive=spec.exclusive):
+            why = await self._crowded(spec)
+            begun = run.clock.monotonic()
+            why = why or self._why_not(call, held, begun)
+        if why is not None:
+            return why if why is NOT_BEGUN else self._not_run(step, call, held, attempt, why)
         record = self._record(step, call, held, attempt)
         subject = run.subject(step, call.id)
         if run.audit is not None:
@@ -185,6 +197,30 @@ class Execution:
         if output is not CUT:
             run.repeats.settle(step, Recorded(output.text, output.ok, output.label))
         return output
+
+    def _why_not(self, call: ToolCall, held: Held, now: float) -> ToolOutput | None:
+        """Why a held step does not run after all; `NOT_BEGUN` leaves it held."""
+        run = self._run
+        if not _is_as_judged(call, held):
+            return _CHANGED
+        if run.is_interrupted():
+            return NOT_BEGUN
+        short = run.ledger.hard_shortfall(now)
+        return None if short is None else exhausted(short)
+
+    async def _crowded(self, spec: ToolSpec) -> ToolOutput | None:
+        """Wait for calls that did not stop, as long as this one may take; why it does not run, or None."""
+        run = self._run
+        try:
+            await bounded(run, spec.timeout_seconds, self._alone(spec), idle=True)
+        except TimeUp:
+            return NOT_BEGUN if run.is_interrupted() else CROWDED
+        return None
+
+    async def _alone(self, spec: ToolSpec) -> None:
+        # A thread of the host's has no event to wait for.
+        while self._run.left.crowd(exclusive=spec.exclusive):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)
 
     def _not_run(
         self, step: str, call: ToolCall, held: Held, attempt: int, output: ToolOutput
@@ -257,6 +293,8 @@ class Execution:
                 run.audit.flush_to(mark)
         if run.interrupt_now:
             return CUT
+        # Calls of others that go on are news only where some call must run alone.
+        watch = self._watch_for_left(spec) if run.left.watched else None
         arguments = orjson.loads(held.arguments)
         seconds = min(spec.timeout_seconds, run.ledger.remaining_seconds(begun))
         try:
@@ -275,6 +313,20 @@ class Execution:
             log_fault(f"the tool {spec.name}", error, run=run.id)
             text = f"The tool failed ({type(error).__name__})."
             return refusal(CallCode.TOOL_ERROR, text, executed=Executed.UNKNOWN)
+        finally:
+            if watch is not None:
+                LEFT.reset(watch)
+
+    def _watch_for_left(self, spec: ToolSpec) -> Token[Callable[[IsOver], None] | None]:
+        """Hear of what the call leaves behind; the run that this one is a part of hears it as well."""
+        run, outer = self._run, LEFT.get()
+
+        def told(is_over: IsOver) -> None:
+            run.left.add(is_over, exclusive=spec.exclusive)
+            if outer is not None:
+                outer(is_over)
+
+        return LEFT.set(told)
 
     def _cut_short(self, up: TimeUp, seconds: float) -> ToolOutput:
         run = self._run

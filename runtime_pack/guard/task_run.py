@@ -26,6 +26,7 @@ from runtime_pack.catalog import ToolSpec
 from runtime_pack.errors import ContractError, StopCode
 from runtime_pack.events import Entry, Event, EventType
 from runtime_pack.guard.eager import started
+from runtime_pack.guard.leftovers import Leftovers
 from runtime_pack.guard.meter import Meter
 from runtime_pack.guard.observer import Observer
 from runtime_pack.guard.sub_runs import SubRun
@@ -269,13 +270,7 @@ class TaskRun:
         self.meter: Meter | None = None
         self.step_costs: dict[str, int] = {}
         self.measure()
-        self.steps: list[StepRecord] = []
-        self.label = CLEAN
-        self.burned: set[str] = set()
-        self.turn = 0
-        self.interrupt: Outcome | None = None
-        self.interrupt_resumable = False
-        self.interrupt_now = False
+        self._begin_records()
         self._refused_limit = contract.refused_limit
         # Twice the steps, those that are granted later included, unless a number was named.
         self._refused_follows = contract.max_refused is None
@@ -287,17 +282,36 @@ class TaskRun:
         self.sub_lists: tuple[tuple[str, tuple[str, ...]], ...] = ()
         self.policy_sha256 = contract.policy_sha256
         self.policy = None if contract.policy is None else contract.policy.to_json()
+        self._stand_alone()
+        self._stand_still()
+
+    def _begin_records(self) -> None:
+        """What a run knows of what has happened in it: nothing yet."""
+        self.steps: list[StepRecord] = []
+        self.label = CLEAN
+        self.burned: set[str] = set()
+        self.turn = 0
         self.held: dict[str, Held] = {}
         # Of the held steps, those that the host was told of.
         self.told: dict[str, Told] = {}
+        self.observer: Observer | None = None
+        self.repeats, self.memory = Repeats(), Memory()
+
+    def _stand_alone(self) -> None:
+        """A part of no other run, with no run below it."""
         # How many runs stand above this one and the id of the next, its sub-runs that are open by the step that each is,
         # and what was decided about their requests.
         self.depth = 0
         self.parent: str | None = None
         self.sub_runs: dict[str, SubRun] = {}
         self.brought: dict[str, Decision] = {}
-        self.observer: Observer | None = None
-        self.repeats, self.memory = Repeats(), Memory()
+
+    def _stand_still(self) -> None:
+        """Not driven by anybody, and not stopped."""
+        self.interrupt: Outcome | None = None
+        self.interrupt_resumable = False
+        self.interrupt_now = False
+        self.left = Leftovers()
         self._scopes: set[Scope] = set()
         self._abandoned: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -150,6 +150,7 @@ class Drive:
         self.input = turn_input
         self.offered = index_catalog(turn_input.tool_catalog)
         self.exclusive = frozenset(n for n, spec in self.offered.items() if spec.exclusive)
+        self.run.left.watched = bool(self.exclusive)
         self.context = context
         self.keeper = Keeper(self.run, store, given or _given(turn_input, guarded))
         self.post = PostBox(self.run, store)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 import orjson
@@ -31,8 +34,10 @@ from runtime_pack import (
     ToolRule,
     Turn,
     TurnInput,
+    TurnRequest,
     UserMessage,
     Verdict,
+    catalog_tool,
     create_agent_runtime,
     create_agent_task_run,
     run_governed_agent_loop,
@@ -73,6 +78,13 @@ def told(result: LoopResult) -> list[str | None]:
         None if m.ok else orjson.loads(m.text)["code"]
         for m in result.messages
         if isinstance(m, ToolMessage)
+    ]
+
+
+def approvals(result: LoopResult) -> list[Decision]:
+    return [
+        Decision(request_id=request.request_id, verdict="approve", decided_by="ann")
+        for request in result.requests
     ]
 
 
@@ -215,6 +227,171 @@ def test_calls_without_an_exclusive_one_run_together() -> None:
     asyncio.run(Rehearsal(shelf=floor.shelf).play(batch("t:a", "t:x", "t:b"), reply()))
 
     assert max(map(len, floor.seen)) == 3
+
+
+def exclusively(shelf: ToolShelf, name: str, **changes: Any) -> None:
+    shelf.tools[:] = [
+        CatalogTool(spec=attrs.evolve(tool.spec, exclusive=True, **changes), handler=tool.handler)
+        if tool.spec.name == name
+        else tool
+        for tool in shelf.tools
+    ]
+
+
+class Stubborn:
+    """A tool that does not stop when its time is over, until it is let go."""
+
+    def __init__(self) -> None:
+        self.goes_on = False
+        self.let_go = threading.Event()
+
+    async def awaits(self, context: ExecutionContext) -> Json:
+        self.goes_on = True
+        while not self.let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.005)
+        self.goes_on = False
+        return "late"
+
+    def blocks(self, x: str = "") -> str:
+        """A tool."""
+        self.goes_on = True
+        self.let_go.wait(20)
+        self.goes_on = False
+        return "late"
+
+
+@pytest.mark.parametrize("threaded", [False, True], ids=["a task", "a thread"])
+@pytest.mark.parametrize("first", ["t:stubborn", "t:x"])
+def test_no_call_runs_beside_an_exclusive_one_that_did_not_stop(threaded: bool, first: str) -> None:
+    """Nor an exclusive one beside any that did not; it waits in its own time, then it is refused."""
+    stubborn, beside = Stubborn(), list[bool]()
+
+    async def looks(context: ExecutionContext) -> Json:
+        beside.append(stubborn.goes_on)
+        return "alone"
+
+    shelf = ToolShelf()
+    second = "t:x" if first == "t:stubborn" else "t:plain"
+    if threaded:
+        made = catalog_tool(name=first, timeout_seconds=0.05)(stubborn.blocks)
+        shelf.tools.append(made)
+    else:
+        shelf.add(first, does=stubborn.awaits, timeout_seconds=0.05)
+    shelf.add(second, does=looks, timeout_seconds=0.06)
+    exclusively(shelf, "t:x")
+
+    class Releasing(ScriptedModel):
+        async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
+            if len(self.requests) == 2:
+                stubborn.let_go.set()
+                # A thread has no event to wait for.
+                while stubborn.goes_on:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+            return await super().execute_turn(request, context)
+
+    stage = Rehearsal(shelf=shelf)
+    stage.model = Releasing([batch(first), batch(second), batch(second), reply()])
+    result = asyncio.run(stage.start())
+
+    texts = [m.text for m in result.messages if isinstance(m, ToolMessage)]
+    assert [orjson.loads(text)["code"] for text in texts[:2]] == ["TIMEOUT", "TIMEOUT"]
+    assert orjson.loads(texts[1])["executed"] == "no"
+    assert (texts[2], beside) == ("alone", [False])
+    assert [record.executed for record in result.steps if record.tool == second] == ["no", "yes"]
+    assert result.ledger.reserved == {}
+
+
+def test_calls_that_need_not_be_alone_run_beside_one_that_did_not_stop() -> None:
+    """Without an exclusive tool among the two nothing is waited for."""
+    stubborn = Stubborn()
+    shelf = ToolShelf().add("t:stubborn", does=stubborn.awaits, timeout_seconds=0.02)
+    shelf.add("t:plain").add("t:x")
+    exclusively(shelf, "t:x")
+
+    async def scenario() -> LoopResult:
+        result = await Rehearsal(shelf=shelf).play(batch("t:stubborn"), batch("t:plain"), reply())
+        stubborn.let_go.set()
+        return result
+
+    assert told(asyncio.run(scenario())) == ["TIMEOUT", None]
+
+
+def test_a_call_that_a_run_inside_a_call_left_behind_is_in_the_way_outside() -> None:
+    """A run that a tool drives ends before what it started has: its caller's calls see that."""
+    stubborn = Stubborn()
+    below = ToolShelf().add("t:stubborn", does=stubborn.awaits, timeout_seconds=0.02).add("t:x")
+    exclusively(below, "t:x")
+
+    async def drives(context: ExecutionContext) -> Json:
+        return told(await Rehearsal(shelf=below).play(batch("t:stubborn"), reply()))
+
+    shelf = ToolShelf().add("t:outer", does=drives).add("t:x", timeout_seconds=0.05)
+    exclusively(shelf, "t:x")
+
+    async def scenario() -> LoopResult:
+        result = await Rehearsal(shelf=shelf).play(batch("t:outer"), batch("t:x"), reply())
+        stubborn.let_go.set()
+        return result
+
+    assert told(asyncio.run(scenario())) == [None, "TIMEOUT"]
+    assert shelf.ran == {"t:outer": 1}
+
+
+def test_a_pause_while_a_call_waits_to_be_alone_leaves_it_for_later() -> None:
+    """It has not begun, and it runs when the run is taken up."""
+    stubborn = Stubborn()
+    shelf = ToolShelf().add("t:stubborn", does=stubborn.awaits, timeout_seconds=0.02).add("t:x")
+    exclusively(shelf, "t:x")
+
+    async def scenario() -> LoopResult:
+        stage = Rehearsal(shelf=shelf, seal=Seal.random())
+        stage.prepare([batch("t:stubborn"), batch("t:x")])
+        drive = asyncio.ensure_future(stage.start())
+        # Neither the model nor the call that waits has an event for it.
+        while len(stage.model.requests) < 2 or not stage.run.held:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        stage.run.pause("later", mode="after_step")
+        first = await drive
+        stubborn.let_go.set()
+
+        assert shelf.ran == {"t:stubborn": 1}
+        return await stage.go_on(first, reply())
+
+    assert told(asyncio.run(scenario())) == ["TIMEOUT", None]
+    assert shelf.ran == {"t:stubborn": 1, "t:x": 1}
+
+
+@pytest.mark.parametrize("names", [("t:gate", "t:x"), ("t:gate", "t:x", "t:gate", "t:a")])
+def test_a_call_that_waits_for_a_person_is_no_part_of_a_barrier(names: tuple[str, ...]) -> None:
+    """Ungated siblings run first, exclusive ones among them; what is approved runs after, in order."""
+    shelf = shelf_of("t:gate", "t:x", "t:a")
+    exclusively(shelf, "t:x")
+    stage = Rehearsal(shelf=shelf, contract=TaskContract(tool_policy=GATE), seal=Seal.random())
+
+    first = asyncio.run(stage.play(batch(*names)))
+    ungated = [name for name in names if name != "t:gate"]
+
+    assert [name for name, _ in shelf.calls] == ungated
+
+    asyncio.run(stage.go_on(first, reply(), decisions=approvals(first)))
+
+    assert [name for name, _ in shelf.calls] == [*ungated, *("t:gate" for _ in first.requests)]
+
+
+def test_an_atomic_batch_keeps_the_order_of_a_gated_call_and_an_exclusive_one() -> None:
+    """Nothing of it runs before the person has decided, so all of it runs in order."""
+    shelf = shelf_of("t:gate", "t:x", "t:a")
+    exclusively(shelf, "t:x")
+    stage = Rehearsal(shelf=shelf, contract=ATOMIC, seal=Seal.random())
+
+    first = asyncio.run(stage.play(batch("t:gate", "t:x", "t:a")))
+
+    assert shelf.calls == []
+
+    asyncio.run(stage.go_on(first, reply(), decisions=approvals(first)))
+
+    assert [name for name, _ in shelf.calls] == ["t:gate", "t:x", "t:a"]
 
 
 def test_a_pause_before_a_barrier_leaves_what_follows_it_for_later() -> None:
