@@ -7,7 +7,7 @@ import attrs
 
 from citations.citation import KnowledgeCitation
 
-__all__ = ("Reference", "References", "number_references")
+__all__ = ("Reference", "References", "escape_markdown", "number_references", "provenance")
 
 _SHOWN_DIGITS = 12
 _MARKDOWN_PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
@@ -75,7 +75,7 @@ def _identity(citation: KnowledgeCitation) -> tuple[str, str]:
     return (citation.document_id, citation.revision_id)
 
 
-def _provenance(citation: KnowledgeCitation) -> tuple[str, str]:
+def provenance(citation: KnowledgeCitation) -> tuple[str, str]:
     """Time to the second, and the start of the revision's digest."""
     instant = citation.retrieved_at.replace(tzinfo=None).isoformat(timespec="seconds")
     return f"{instant}Z", citation.revision_id[: len("sha256:") + _SHOWN_DIGITS]
@@ -83,18 +83,19 @@ def _provenance(citation: KnowledgeCitation) -> tuple[str, str]:
 
 def _text_line(reference: Reference) -> str:
     citation = reference.citation
-    instant, revision = _provenance(citation)
+    instant, revision = provenance(citation)
     return f"{reference.marker} {citation.path} (retrieved {instant}, revision {revision})"
 
 
 def _markdown_line(reference: Reference) -> str:
     citation = reference.citation
-    instant, revision = _provenance(citation)
+    instant, revision = provenance(citation)
     # Every punctuation character is escaped: a URL is text that someone else wrote, and
     # "&copy;", ">" or "](" in it would otherwise change where the link leads.
-    link = f"[{_escape(citation.source_id)}](<{_escape(citation.path)}>)"
+    link = f"[{escape_markdown(citation.source_id)}](<{escape_markdown(citation.path)}>)"
     return f"{reference.number}. {link}, retrieved {instant}, revision `{revision}`"
 
 
-def _escape(text: str) -> str:
+def escape_markdown(text: str) -> str:
+    """A text that Markdown shows as it is: every punctuation character is escaped."""
     return _MARKDOWN_PUNCTUATION.sub(r"\\\g<0>", text)

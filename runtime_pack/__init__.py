@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from runtime_pack.approvals import ApprovalRequest, Decision, Remember, Verdict, parse_decision
     from runtime_pack.audit import AuditLog, LogHead, Verification, verify_log
     from runtime_pack.catalog import CatalogTool, Effects, Executed, ToolOutput, ToolSpec
+    from runtime_pack.cited import CitationCheck, cite_saved_run, collect_evidence
     from runtime_pack.errors import (
         CallCode,
         ContractError,
@@ -84,12 +85,14 @@ if TYPE_CHECKING:
         read_policy,
     )
     from runtime_pack.ports import (
+        Answer,
         Approver,
         Clock,
         Emitter,
         ExecutionContext,
         InputGuard,
         Model,
+        OutputCheck,
         SleepingClock,
         Summariser,
         ToolRuntime,
@@ -99,6 +102,7 @@ if TYPE_CHECKING:
     from runtime_pack.prices_genai import price_table_from_genai_prices
     from runtime_pack.records import StepRecord
     from runtime_pack.remembered import RememberedRule
+    from runtime_pack.revisions import DirectoryRevisionStore
     from runtime_pack.seal import Seal, check_request
     from runtime_pack.shapes import Between, Sized
     from runtime_pack.stores import (
@@ -135,6 +139,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "runtime_pack.approvals": "ApprovalRequest Decision Remember Verdict parse_decision",
     "runtime_pack.audit": "AuditLog LogHead Verification verify_log",
     "runtime_pack.catalog": "CatalogTool Effects Executed ToolOutput ToolSpec",
+    "runtime_pack.cited": "CitationCheck cite_saved_run collect_evidence",
     "runtime_pack.errors": (
         "CallCode ContractError ModelFault ModelRequestError RuntimePackError StopCode"
     ),
@@ -168,13 +173,14 @@ _NAMES: Final[Mapping[str, str]] = {
         "CredentialSource PolicyFile PolicyFileRefused parse_policy read_policy"
     ),
     "runtime_pack.ports": (
-        "Approver Clock Emitter ExecutionContext InputGuard Model SleepingClock Summariser "
-        "ToolRuntime TurnRequest"
+        "Answer Approver Clock Emitter ExecutionContext InputGuard Model OutputCheck SleepingClock "
+        "Summariser ToolRuntime TurnRequest"
     ),
     "runtime_pack.prices": "ModelPrice PriceTable",
     "runtime_pack.prices_genai": "price_table_from_genai_prices",
     "runtime_pack.records": "StepRecord",
     "runtime_pack.remembered": "RememberedRule",
+    "runtime_pack.revisions": "DirectoryRevisionStore",
     "runtime_pack.seal": "Seal check_request",
     "runtime_pack.shapes": "Between Sized",
     "runtime_pack.stores.files": "DirectoryRunStore",
@@ -198,6 +204,7 @@ __all__ = (
     "UNLIMITED",
     "AddressPolicy",
     "AgentTaskRun",
+    "Answer",
     "ApprovalClass",
     "ApprovalRequest",
     "ApprovalRequested",
@@ -218,6 +225,7 @@ __all__ = (
     "CallStarted",
     "Cancelled",
     "CatalogTool",
+    "CitationCheck",
     "Clock",
     "Completed",
     "Confidentiality",
@@ -225,6 +233,7 @@ __all__ = (
     "ContractError",
     "CredentialSource",
     "Decision",
+    "DirectoryRevisionStore",
     "DirectoryRunStore",
     "Effects",
     "Emitter",
@@ -252,6 +261,7 @@ __all__ = (
     "ModelFault",
     "ModelPrice",
     "ModelRequestError",
+    "OutputCheck",
     "PolicyFile",
     "PolicyFileRefused",
     "PolicyLayer",
@@ -308,6 +318,8 @@ __all__ = (
     "cancel_saved_run",
     "catalog_tool",
     "check_request",
+    "cite_saved_run",
+    "collect_evidence",
     "create_agent_runtime",
     "create_agent_task_run",
     "create_fixture_web_search_provider",

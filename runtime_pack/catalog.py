@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from runtime_pack.ports import ExecutionContext
 
 __all__ = (
+    "SEARCH_TOOLS",
     "TURN_TOOL",
     "CatalogTool",
     "Citation",
@@ -44,6 +45,9 @@ __all__ = (
 
 TURN_TOOL: Final = "agent:execute-turn"
 """The tool that is one model turn; it goes through the same door as every other."""
+
+SEARCH_TOOLS: Final = frozenset({"web:search", "web.search", "search"})
+"""The tools whose citations are of search results: what stands there was found, and was not read."""
 
 # Providers restrict names; the two separators of the seeds are mapped at the adapters.
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+([:.][A-Za-z0-9_-]+)*\Z")

@@ -105,6 +105,10 @@ STOP_ROWS: Final[Mapping[StopCode, CodeRow]] = {
         "The model's answers did not fit `output_schema`, several times in a row.",
         "Look at what it answered in the history; say in the task which form is wanted.",
     ),
+    StopCode.OUTPUT_UNVERIFIED: CodeRow(
+        "The host's check of the output refused the answer, or could not judge it.",
+        "Look at the answer in the history; `runtime-pack cite RUN` shows what became of its quotations.",
+    ),
     StopCode.MODEL_ERROR: CodeRow(
         "The model's adapter failed, or the provider gave no response in `max_attempts` requests.",
         "Look at the adapter; when the provider had a fault that passes, the run can be resumed.",

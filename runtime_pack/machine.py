@@ -403,11 +403,15 @@ class Outcome:
 
 @inner(kw_only=True)
 class Rules:
-    """What the machine itself needs of the contract; `atomic` runs all calls of a response or none."""
+    """What the machine itself needs of the contract; `atomic` runs all calls of a response or none.
+
+    `check_again` asks for another answer in place of one that the host's check refused.
+    """
 
     max_consecutive_refused: int
     wrap_up: bool
     atomic: bool = False
+    check_again: bool = False
 
 
 @inner(kw_only=True)
@@ -463,13 +467,15 @@ State: TypeAlias = Thinking | Classifying | Executing | Waiting | Ended
 class TurnTaken:
     """The model answered; `cut` says that its output was cut short.
 
-    `fault` says why the text is no answer in the form that was asked for.
+    `fault` says why the text is no answer in the form that was asked for, `unverified` why the
+    host's check refused it.
     """
 
     turn: Turn
     calls: tuple[IngestedCall, ...]
     cut: bool
     fault: str | None = None
+    unverified: str | None = None
 
 
 @inner(kw_only=True)
@@ -657,12 +663,12 @@ def advance(rules: Rules, state: State, event: Event) -> Step:
     raise ValueError(f"{type(event).__name__} does not fit {type(state).__name__}")
 
 
-_DECLINED: Final = frozenset({FinishReason.REFUSAL, FinishReason.CONTENT_FILTER})
+DECLINED: Final = frozenset({FinishReason.REFUSAL, FinishReason.CONTENT_FILTER})
 
 
 def _take_turn(rules: Rules, state: Thinking, event: TurnTaken) -> Step:
     turn = event.turn
-    if turn.finish in _DECLINED:
+    if turn.finish in DECLINED:
         return _decline(state, event)
     if turn.status is TurnStatus.TOOL_REQUEST and state.closing is None:
         text = clean_text(turn.text)
@@ -671,10 +677,11 @@ def _take_turn(rules: Rules, state: Thinking, event: TurnTaken) -> Step:
     said = AssistantMessage(text=clean_text(turn.text))
     if state.closing is not None:
         stop = state.closing
-        if event.fault is not None:
+        fault = event.fault or event.unverified
+        if fault is not None:
             # The budget stays the reason; what was said is in the history, and is no answer.
             outcome = Outcome(
-                kind=OutcomeKind.SUSPENDED, stop=attrs.evolve(stop, output_fault=event.fault)
+                kind=OutcomeKind.SUSPENDED, stop=attrs.evolve(stop, output_fault=fault)
             )
             return _end(outcome, (said,) if said.text else ())
         if event.cut:
@@ -689,6 +696,8 @@ def _take_turn(rules: Rules, state: Thinking, event: TurnTaken) -> Step:
         return _end(Outcome(kind=OutcomeKind.SUSPENDED, stop=stop, text=said.text), (said,))
     if event.fault is not None:
         return _ask_for_form(rules, state.barren + 1, said, event.fault)
+    if event.unverified is not None:
+        return _ask_for_proof(rules, state.barren + 1, said, event.unverified)
     stop_cut = Stop(code=StopCode.TRUNCATED_REPLY, message="The reply was cut off by its limit.")
     outcome = Outcome(
         kind=OutcomeKind.COMPLETED, stop=stop_cut if event.cut else None, text=said.text
@@ -702,6 +711,15 @@ def _ask_for_form(rules: Rules, barren: int, said: AssistantMessage, fault: str)
         outcome = failure("output", StopCode.OUTPUT_INVALID, f"The answer {fault}.")
         return _end(outcome, (said,))
     asked = UserMessage(text=f"This answer {fault}. Answer again, in that form and nothing else.")
+    return Step(Thinking(barren=barren), (Commit(messages=(said, asked)), AskModel()))
+
+
+def _ask_for_proof(rules: Rules, barren: int, said: AssistantMessage, fault: str) -> Step:
+    """The host's check refused the answer: it ends the run, or another one is asked for."""
+    if not rules.check_again or barren >= rules.max_consecutive_refused:
+        outcome = failure("output", StopCode.OUTPUT_UNVERIFIED, f"The answer {fault}.")
+        return _end(outcome, (said,))
+    asked = UserMessage(text=f"This answer {fault}. Answer again; you may use tools before.")
     return Step(Thinking(barren=barren), (Commit(messages=(said, asked)), AskModel()))
 
 

@@ -405,6 +405,13 @@ class PolicyRef:
 
 
 _BATCHES: Final = ("prefix", "atomic")
+NO_CHECK: Final = "none"
+_CHECKS: Final = (NO_CHECK, "again", "end")
+
+
+def _check_word(name: str, word: str, words: tuple[str, ...]) -> None:
+    if word not in words:
+        raise ContractError(name, f"{word!r} is not one of {', '.join(words)}")
 
 
 @frozen(kw_only=True)
@@ -438,6 +445,9 @@ class TaskContract:
         wrap_up: ask once more without tools when steps or turns run out.
         preset: the table that says what the label of the context does to a call: `standard` or
             `strict`; see `label_table`.
+        output_check: what an answer that fails the run's `output_check` leads to: `again` asks for
+            another one, within the budgets; `end` ends the run in OUTPUT_UNVERIFIED; `none` has no
+            such check.
         policy: the file that this contract was made from; it enters events and saved runs.
 
     Raises:
@@ -467,6 +477,7 @@ class TaskContract:
     expires_at: datetime | None = None
     wrap_up: bool = True
     preset: LabelPreset = attrs.field(default=LabelPreset.STANDARD, converter=parse_preset)
+    output_check: str = NO_CHECK
     policy: PolicyRef | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -477,8 +488,8 @@ class TaskContract:
         parse_seconds("approval_seconds", self.approval_seconds)
         parse_count("max_context_bytes", self.max_context_bytes)
         parse_count("max_batch", self.max_batch)
-        if self.batch not in _BATCHES:
-            raise ContractError("batch", f"{self.batch!r} is not one of {', '.join(_BATCHES)}")
+        _check_word("batch", self.batch, _BATCHES)
+        _check_word("output_check", self.output_check, _CHECKS)
         for name in ("max_refused", "max_tokens"):
             if getattr(self, name) is not None:
                 parse_count(name, getattr(self, name))
@@ -490,10 +501,12 @@ class TaskContract:
             value = parse_count(name, getattr(self, name))
             if value == UNLIMITED or value < 1:
                 raise ContractError(name, "must be at least 1")
-        if not isinstance(self.tool_policy, ToolPolicy):
-            raise ContractError("tool_policy", "must be a ToolPolicy")
-        if not isinstance(self.wrap_up, bool):
-            raise ContractError("wrap_up", "must be True or False")
+        for name, kind, text in (
+            ("tool_policy", ToolPolicy, "must be a ToolPolicy"),
+            ("wrap_up", bool, "must be True or False"),
+        ):
+            if not isinstance(getattr(self, name), kind):
+                raise ContractError(name, text)
 
     @property
     def refused_limit(self) -> Limit:

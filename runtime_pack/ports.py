@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final, Protocol, TypeAlias, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeGuard, TypeVar
 
 import attrs
 
@@ -17,7 +17,11 @@ from runtime_pack.inner import frozen
 from runtime_pack.labels import CLEAN, Label
 from runtime_pack.messages import Json, Message, Transcript, Turn
 
+if TYPE_CHECKING:
+    from runtime_pack.records import StepRecord
+
 __all__ = (
+    "Answer",
     "Approver",
     "Chance",
     "Clock",
@@ -30,6 +34,7 @@ __all__ = (
     "ListedRuntime",
     "Model",
     "NamingRuntime",
+    "OutputCheck",
     "PreflightRuntime",
     "ReleasableRuntime",
     "ResultLimitedRuntime",
@@ -353,6 +358,22 @@ class Frame(Protocol):
 
 Chance: TypeAlias = Callable[[], float]
 """A number from 0 to 1, anew with each call: spreads the waits of runs that failed together."""
+
+
+@attrs.frozen(kw_only=True)
+class Answer:
+    """What a model wants to end a run with, and what the run did before."""
+
+    text: str
+    steps: tuple[StepRecord, ...]
+    messages: tuple[Message, ...]
+
+
+OutputCheck: TypeAlias = Callable[[Answer], Awaitable[str | None]]
+"""Says why an answer must not end the run, or None; raising, too, refuses it.
+
+The model is told the reason in a user's message: it must repeat nothing that came from outside.
+"""
 
 InputGuard: TypeAlias = Callable[[Sequence[Message]], Awaitable[str | None]]
 """Looks at the history before the model does: None to go on, or why the run must not.

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import attrs
 
 from runtime_pack.approvals import Decision
-from runtime_pack.catalog import CatalogTool, Effects, Executed, ToolOutput, ToolSpec
+from runtime_pack.catalog import SEARCH_TOOLS, CatalogTool, Effects, Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import CallCode, ContractError, RunNotFound
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
 from runtime_pack.guard.execution import exhausted
@@ -35,8 +35,9 @@ from runtime_pack.loop import (
 )
 from runtime_pack.machine import refusal
 from runtime_pack.messages import Json, Message, SystemMessage, UserMessage
-from runtime_pack.policy import PolicyLayer, TaskContract, ToolPolicy
+from runtime_pack.policy import NO_CHECK, PolicyLayer, TaskContract, ToolPolicy
 from runtime_pack.ports import ExecutionContext
+from runtime_pack.records import StepRecord
 from runtime_pack.remembered import Memory
 from runtime_pack.state import RunStore, open_head
 from runtime_pack.strictness import ApprovalClass
@@ -63,6 +64,8 @@ class SubAgent:
     model: str | None = None
 
 
+# Of one child's answer.
+_MOST_CITATIONS: Final = 64
 # Of a policy layer.
 _LONGEST_NAME: Final = 32
 
@@ -250,6 +253,7 @@ class _Starter:
             frame=parent.frame,
             seal=parent.seal,
             chance=parent.chance,
+            output_check=parent.output_check if self.contract.output_check != NO_CHECK else None,
             kill_switch=parent.kill_switch,
             prices=parent.prices,
             ledger=ledger,
@@ -351,11 +355,34 @@ def _unmade(error: ContractError) -> ToolOutput:
     return refusal(CallCode.TOOL_ERROR, text, details={"field": error.path})
 
 
+@attrs.frozen
+class _Wire:
+    """A citation of a child as its record holds it."""
+
+    wire: Mapping[str, str]
+
+    def to_wire(self) -> dict[str, str]:
+        return dict(self.wire)
+
+
+def _read(steps: Iterable[StepRecord]) -> tuple[_Wire, ...]:
+    """What a child has read is evidence of its parent as well; what it only found is not."""
+    found = {
+        tuple(sorted(wire.items())): _Wire(wire)
+        for record in steps
+        if record.ok and record.tool not in SEARCH_TOOLS
+        for wire in record.citations
+    }
+    return tuple(found.values())[:_MOST_CITATIONS]
+
+
 def _output(result: LoopResult, child: AgentTaskRun) -> ToolOutput:
     """The child's answer with the child's label; how it failed, if it did."""
     data: dict[str, Json] = {"run": child.id, "kind": str(result.kind), "text": result.text}
     if isinstance(result, Completed):
-        return ToolOutput(ok=True, text=result.text, data=data, label=child.label)
+        return ToolOutput(
+            ok=True, text=result.text, data=data, label=child.label, citations=_read(result.steps)
+        )
     code = None if result.stop is None else str(result.stop.code)
     failed = refusal(
         CallCode.TOOL_ERROR,

@@ -51,6 +51,7 @@ from runtime_pack.ports import (
     ExecutionContext,
     Frame,
     InputGuard,
+    OutputCheck,
     Summariser,
     TurnRequest,
 )
@@ -391,6 +392,7 @@ class Rehearsal:
     remembered: Sequence[RememberedRule] = ()
     summariser: Summariser | None = None
     input_guards: Sequence[InputGuard] = ()
+    output_check: OutputCheck | None = None
     output_schema: Mapping[str, Json] | None = None
     model: ScriptedModel = attrs.field(factory=lambda: ScriptedModel(()), init=False)
     run: AgentTaskRun = attrs.field(init=False)
@@ -414,6 +416,7 @@ class Rehearsal:
             remembered=self.remembered,
             summariser=self.summariser,
             input_guards=self.input_guards,
+            output_check=self.output_check,
         )
 
     async def start(self, max_turns: int | None = None) -> LoopResult:

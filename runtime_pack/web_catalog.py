@@ -8,10 +8,10 @@ Put it inside a task guard, before or after: `run.guard_runtime(create_web_tool_
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
@@ -39,6 +39,7 @@ from egress.violation import violation_of
 from runtime_pack.catalog import TURN_TOOL, Effects, Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import ContractError, EmitterError
 from runtime_pack.events import Event
+from runtime_pack.fault_log import log_fault
 from runtime_pack.guard import GuardedRuntime
 from runtime_pack.inner import frozen
 from runtime_pack.labels import CLEAN, Integrity, Label, join
@@ -80,6 +81,9 @@ from web_tools.fence import (
 )
 from web_tools.read import Page, PageReader
 from web_tools.search import SearchOutcome, WebSearchProvider, run_search
+
+if TYPE_CHECKING:
+    from citations import RevisionStore
 
 __all__ = (
     "PROVENANCE",
@@ -143,6 +147,7 @@ def create_web_tool_runtime(
     address_policy: AddressPolicy | None = None,
     run_limits: RunLimits | None = None,
     run_used: RunUsage | None = None,
+    revisions: RevisionStore | None = None,
     unsafe_report_only: bool = False,
 ) -> ToolRuntime:
     """*base* with `web:search` and `web:read` for one run.
@@ -159,6 +164,8 @@ def create_web_tool_runtime(
         run_limits: requests, body bytes and concurrent reads of one run; finite by default.
         run_used: what `web_usage` said of this run when it was suspended elsewhere; the caps go on
             from there.
+        revisions: keeps every text that is read or found, whole and under its digest, so that the
+            quotations of an answer can be checked. A text that it cannot keep is read all the same.
         unsafe_report_only: what would be denied is told with `EGR004O` and read all the same,
             metadata addresses excepted; for drafting a list, never for serving.
 
@@ -174,6 +181,8 @@ def create_web_tool_runtime(
     """
     require_method("provider", provider, "search")
     require_method("emitter", emitter, "emit")
+    if revisions is not None:
+        require_method("revisions", revisions, "put")
     setup = _Setup(
         provider=provider,
         allowlist=parse_allowlist(allowlist),
@@ -185,6 +194,7 @@ def create_web_tool_runtime(
         caps=caps or WebToolCaps(),
         run_limits=run_limits or RunLimits(),
         run_used=run_used or RunUsage(),
+        revisions=revisions,
     )
     _refuse_own_names(base)
     if isinstance(base, GuardedRuntime):
@@ -242,6 +252,7 @@ class _Setup:
     caps: WebToolCaps
     run_limits: RunLimits
     run_used: RunUsage
+    revisions: RevisionStore | None
 
     def policy(self, lists: _Lists) -> EgressPolicy:
         """What a run under these lists of its contract may read."""
@@ -466,6 +477,7 @@ class _WebToolRuntime:
             retrieved_at=found.retrieved_at,
             nonces=NonceBook(burned=context.burned),
         )
+        await self._keep(result.whole for result in found.results)
         return _external(
             text=_search_text(found, fenced.text),
             data=_search_data(found),
@@ -483,7 +495,19 @@ class _WebToolRuntime:
         )
         nonces = NonceBook(burned=context.burned)
         block = (await fence_aside(page.text, meta=meta, nonces=nonces)).text
+        await self._keep((page.whole,))
         return _external(text=block, data=_read_data(page, block), citations=(page.citation,))
+
+    async def _keep(self, texts: Iterable[str]) -> None:
+        """Keep what citations digest. Without a text its quotations cannot be verified later."""
+        store = self._setup.revisions
+        if store is None:
+            return
+        try:
+            await asyncio.to_thread(_put_all, store, tuple(texts))
+        # The host's store: the page was read, and its citation stands.
+        except Exception as error:  # noqa: BLE001
+            log_fault("the store of revisions", error)
 
     async def _page(self, request: ReadRequest, context: ExecutionContext) -> Page:
         held = self._held(context)
@@ -578,6 +602,11 @@ def _search_text(found: SearchOutcome, fenced: str) -> str:
     if not found.results:
         return "No results were found."
     return f"{fenced}\nThe list of results was cut." if found.truncated else fenced
+
+
+def _put_all(store: RevisionStore, texts: Iterable[str]) -> None:
+    for text in texts:
+        store.put(text)
 
 
 def _dropped(page: Page) -> int:

@@ -70,6 +70,7 @@ class Page:
         hops: The answered requests before the final one, meta refreshes included.
         downgraded: Whether some hop went from https to http.
         hidden_chars: Characters that a person looking at the page would not have seen.
+        whole: The extracted text before the cut: what the citation digests.
     """
 
     url: str
@@ -91,6 +92,7 @@ class Page:
     charset: str
     charset_source: str
     hidden_chars: int
+    whole: str = attrs.field(repr=False)
 
 
 class PageReader:
@@ -306,6 +308,7 @@ def _page(
         charset=extracted.charset,
         charset_source=extracted.charset_source.value,
         hidden_chars=extracted.hidden_chars,
+        whole=extracted.text,
     )
 
 

@@ -86,6 +86,7 @@ class SearchResult:
     Attributes:
         source_id: Host of the URL.
         citation: Its revision is the digest of title, newline and snippet before any cut.
+        whole: That text.
     """
 
     title: str
@@ -93,6 +94,7 @@ class SearchResult:
     snippet: str
     source_id: str
     citation: KnowledgeCitation
+    whole: str = attrs.field(repr=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -332,7 +334,7 @@ def _admitted(hit: SearchHit) -> _Row | None:
 
 
 def _result(row: _Row, caps: WebToolCaps, now: datetime) -> SearchResult:
-    url = row.target.document_url
+    url, whole = row.target.document_url, f"{row.hit.title}\n{row.hit.snippet}"
     return SearchResult(
         title=cut_characters(row.hit.title, MAX_TITLE_CHARS),
         url=url,
@@ -342,7 +344,8 @@ def _result(row: _Row, caps: WebToolCaps, now: datetime) -> SearchResult:
             source_id=row.target.host,
             document_id=document_id(url),
             path=url,
-            revision_id=revision_id(f"{row.hit.title}\n{row.hit.snippet}"),
+            revision_id=revision_id(whole),
             retrieved_at=now,
         ),
+        whole=whole,
     )

@@ -28,6 +28,7 @@ __all__ = ("main",)
 
 _COMMANDS: Final[Mapping[str, str]] = {
     "ask": "runtime_pack.cli.ask",
+    "cite": "runtime_pack.cli.cite",
     "confine": "runtime_pack.cli.confine",
     "demo": "runtime_pack.cli.demo",
     "egress-proxy": "runtime_pack.cli.egress_proxy",

@@ -16,6 +16,7 @@ import click
 
 from runtime_pack.audit import AuditLog, LogHead
 from runtime_pack.errors import AuditError, ContractError, StoreError
+from runtime_pack.revisions import DirectoryRevisionStore
 from runtime_pack.state import open_head
 from runtime_pack.state_folder import default_folder, holds_runs, open_store
 from runtime_pack.stores.files import DirectoryRunStore
@@ -57,6 +58,11 @@ class StateFolder:
     def note_of(self, run_id: str) -> Path:
         """Where `ask` notes what a run of its own needs to be taken up; others have no note."""
         return self.root / "asked" / f"{run_id}.json"
+
+    @property
+    def revisions(self) -> DirectoryRevisionStore:
+        """The texts that runs have read, for the check of their quotations."""
+        return DirectoryRevisionStore(self.root / "revisions")
 
     @contextmanager
     def logging(self) -> Iterator[AuditLog]:

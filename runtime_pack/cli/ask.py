@@ -422,6 +422,7 @@ class _Asked:
                 allowlist=allow,
                 emitter=Told(policy=self.spec.policy_name, own=allow[0] if port else None),
                 address_policy=self.spec.address(),
+                revisions=self.state.revisions,
             )
             # The composition above puts the web tools inside the guard.
             if not isinstance(runtime, GuardedRuntime):

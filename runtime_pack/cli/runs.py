@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import attrs
 import click
@@ -19,17 +18,15 @@ from runtime_pack.approvals import Decision, DecisionRefused, Remember, Verdict
 from runtime_pack.cli._advice import grant_advice, runs_advice
 from runtime_pack.cli._people import who
 from runtime_pack.cli._runs_show import show_details, show_summaries, without_secrets
-from runtime_pack.cli._state import StateFolder, is_new, open_state, state_option
+from runtime_pack.cli._saved import found_run, opened_folder, wait
+from runtime_pack.cli._state import StateFolder, is_new, state_option
 from runtime_pack.cli._text import exit_codes, note, say, say_json
-from runtime_pack.errors import AuditError, ContractError, RunNotFound, StopCode
+from runtime_pack.errors import AuditError, ContractError, StopCode
 from runtime_pack.ledger import COST
 from runtime_pack.messages import Json
 from runtime_pack.runs import CancelReply, CancelStatus, Reply, RunDetails
-from runtime_pack.stores import SharedRunStore
 
 __all__ = ("command",)
-
-_T = TypeVar("_T")
 
 # The digits of a number of 64 bits, and a sign.
 _LONGEST: Final = 21
@@ -84,7 +81,7 @@ def list_command(as_json: bool, state_dir: Path | None) -> int:
     new = is_new(state_dir)
     if new is not None:
         return _nothing(new, {"runs": []}, as_json=as_json)
-    found = _wait(runs.list_runs(_opened(state_dir).store))
+    found = wait(runs.list_runs(opened_folder(state_dir).store))
     if as_json:
         say_json({"runs": [run.to_json() for run in found]})
     elif found:
@@ -100,8 +97,8 @@ def list_command(as_json: bool, state_dir: Path | None) -> int:
 @state_option
 def show_command(run: str, as_json: bool, state_dir: Path | None) -> int:
     """One run: what waits for a person with its full arguments, what it did, what is left."""
-    state = _opened(state_dir)
-    shown = _wait(runs.show_run(state.store, _found(state, run)))
+    state = opened_folder(state_dir)
+    shown = wait(runs.show_run(state.store, found_run(state, run)))
     if as_json:
         body = without_secrets(shown.to_json())
         say_json(body if isinstance(body, Mapping) else {})
@@ -282,13 +279,13 @@ def _decided(
 ) -> int:
     if every and wanted:
         raise click.UsageError("give REQUESTs or --all, not both")
-    state = _opened(state_dir)
-    run_id = _found(state, run)
-    shown = _wait(runs.show_run(state.store, run_id))
+    state = opened_folder(state_dir)
+    run_id = found_run(state, run)
+    shown = wait(runs.show_run(state.store, run_id))
     if every and shown.requests and all(each.decision for each in shown.requests):
         return _decided_before(state, shown, as_json=as_json, state_dir=state_dir)
     names = _requests(shown, wanted, every=every)
-    replies = [_wait(runs.decide(state.store, run_id, word.about(name))) for name in names]
+    replies = [wait(runs.decide(state.store, run_id, word.about(name))) for name in names]
     if as_json:
         say_json({"run": run_id, "replies": [reply.to_json() for reply in replies]})
     else:
@@ -375,10 +372,10 @@ def grant_command(
     state_dir: Path | None,
 ) -> int:
     """Give a run AMOUNT more of BUDGET: steps, turns, tokens, cost, duration_seconds, expires_at or tool:NAME."""
-    state = _opened(state_dir)
-    run_id = _found(state, run)
+    state = opened_folder(state_dir)
+    run_id = found_run(state, run)
     try:
-        given = _wait(
+        given = wait(
             runs.grant(
                 state.store,
                 run_id,
@@ -419,8 +416,8 @@ def resume_command(run: str, as_json: bool, state_dir: Path | None) -> int:
     """
     from runtime_pack.cli.ask import take_up
 
-    state = _opened(state_dir)
-    return take_up(state, _found(state, run), as_json=as_json, given_state_dir=state_dir)
+    state = opened_folder(state_dir)
+    return take_up(state, found_run(state, run), as_json=as_json, given_state_dir=state_dir)
 
 
 @command.command("cancel", epilog=_CANCEL_CODES)
@@ -447,8 +444,8 @@ def cancel_command(
     new = is_new(state_dir)
     if every and new is not None:
         return _nothing(new, {"replies": []}, as_json=as_json)
-    state = _opened(state_dir)
-    run_id = None if run is None else _found(state, run)
+    state = opened_folder(state_dir)
+    run_id = None if run is None else found_run(state, run)
     replies = _cancelled(state, run_id, by or who(), reason)
     if as_json:
         say_json({"replies": [reply.to_json() for reply in replies]})
@@ -463,13 +460,13 @@ def cancel_command(
 def _cancelled(
     state: StateFolder, run_id: str | None, by: str, reason: str
 ) -> tuple[CancelReply, ...]:
-    asked = _wait(runs.ask_to_end(state.store, run_id, by=by, reason=reason))
+    asked = wait(runs.ask_to_end(state.store, run_id, by=by, reason=reason))
     try:
         with state.logging() as audit:
             if run_id is None:
-                return _wait(runs.cancel_all(state.store, by=by, reason=reason, audit=audit))
+                return wait(runs.cancel_all(state.store, by=by, reason=reason, audit=audit))
             one = runs.cancel(state.store, run_id, by=by, reason=reason, audit=audit)
-            return (_wait(one),)
+            return (wait(one),)
     except AuditError as error:
         if not asked:
             raise
@@ -482,38 +479,9 @@ def _cancelled(
 # ── the folder ────────────────────────────────────────────────────────────────────────────────
 
 
-def _opened(state_dir: Path | None) -> StateFolder:
-    """The folder as it is: looking at runs makes none.
-
-    Raises:
-        click.ClickException: there is none, or it cannot be read.
-    """
-    new = is_new(state_dir)
-    if new is not None:
-        text = f"no saved runs in {new}; --state-dir names another folder"
-        raise click.BadParameter(text, param_hint="--state-dir")
-    return open_state(state_dir, create=False)
-
-
 def _nothing(folder: Path, body: Mapping[str, Json], *, as_json: bool) -> int:
     if as_json:
         say_json(body)
     else:
         say(f"no saved runs in {folder}")
     return 0
-
-
-def _found(state: StateFolder, prefix: str) -> str:
-    store: SharedRunStore = state.store
-    try:
-        return _wait(runs.find_run(store, prefix))
-    except RunNotFound as error:
-        text = f"{error}; `runtime-pack runs list` shows those that there are"
-        raise click.BadParameter(text, param_hint="RUN") from error
-
-
-def _wait(work: Awaitable[_T]) -> _T:
-    async def awaited() -> _T:
-        return await work
-
-    return asyncio.run(awaited())

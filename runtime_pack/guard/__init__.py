@@ -26,7 +26,7 @@ from runtime_pack.kill_switch import KillSwitch
 from runtime_pack.ledger import TURNS, UNLIMITED, Ledger
 from runtime_pack.machine import Admission, IngestedCall, Pending, Refused, ingest_call, refusal
 from runtime_pack.messages import Json, ToolCall
-from runtime_pack.policy import TaskContract
+from runtime_pack.policy import NO_CHECK, TaskContract
 from runtime_pack.ports import (
     Approver,
     Chance,
@@ -35,6 +35,7 @@ from runtime_pack.ports import (
     ExecutionContext,
     Frame,
     InputGuard,
+    OutputCheck,
     Summariser,
     SystemClock,
     ToolRuntime,
@@ -69,6 +70,7 @@ def create_agent_task_run(
     chance: Chance | None = None,
     summariser: Summariser | None = None,
     input_guards: Iterable[InputGuard] = (),
+    output_check: OutputCheck | None = None,
     kill_switch: KillSwitch | None = None,
     prices: PriceTable | None = None,
     ledger: Ledger | None = None,
@@ -87,6 +89,8 @@ def create_agent_task_run(
         frame: fences outputs from outside that are not fenced yet.
         seal: authenticates saved states; a random one seals for this process only.
         input_guards: see what users said before the model does, one after the other.
+        output_check: judges an answer before the run counts as completed; the contract says what an
+            answer that fails leads to, and the two need each other.
         summariser: sums up what is too long for the model; without one the run stops there.
         chance: spreads the waits before a model is asked again; random when absent.
         kill_switch: stops this run, and every other that it was given to, once it is thrown.
@@ -98,9 +102,11 @@ def create_agent_task_run(
 
     Raises:
         ContractError: the contract or the id is not valid, something remembered is no rule, the
-            clock cannot be used, or there is a budget of money without a table.
+            clock cannot be used, there is a budget of money without a table, or an output check
+            without a word of the contract on it, or the other way round.
     """
     _check_contract(contract, prices)
+    _check_output_check(contract, output_check)
     for path, port, method in (
         ("approver", approver, "decide"),
         ("emitter", emitter, "emit"),
@@ -125,6 +131,7 @@ def create_agent_task_run(
         seal=seal or Seal.random(),
         summariser=summariser,
         input_guards=tuple(input_guards),
+        output_check=output_check,
         chance=chance or secrets.SystemRandom().random,
         kill_switch=kill_switch,
         prices=prices,
@@ -146,6 +153,16 @@ def _check_contract(contract: object, prices: object) -> None:
         raise ContractError("prices", "must be a PriceTable")
     if prices is None and contract.max_cost is not None:
         raise ContractError("prices", "a budget of money needs a price table")
+
+
+def _check_output_check(contract: TaskContract, check: OutputCheck | None) -> None:
+    """A contract that wants answers checked is not run without a check, nor a check for nothing."""
+    wanted = contract.output_check != NO_CHECK
+    if wanted and not callable(check):
+        raise ContractError("output_check", "the contract wants answers checked: give the check")
+    if check is not None and not wanted:
+        text = "the contract says nothing of it: TaskContract(output_check='again' or 'end')"
+        raise ContractError("output_check", text)
 
 
 class AgentTaskRun(TaskRun):

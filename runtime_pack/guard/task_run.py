@@ -56,6 +56,7 @@ from runtime_pack.ports import (
     ExecutionContext,
     Frame,
     InputGuard,
+    OutputCheck,
     Summariser,
 )
 from runtime_pack.prices import PriceTable
@@ -249,6 +250,7 @@ class TaskRun:
         chance: Chance,
         summariser: Summariser | None = None,
         input_guards: tuple[InputGuard, ...] = (),
+        output_check: OutputCheck | None = None,
         prices: PriceTable | None = None,
         ledger: Ledger | None = None,
     ) -> None:
@@ -264,7 +266,7 @@ class TaskRun:
         self.kill_switch = kill_switch
         self.chance = chance
         self.summariser = summariser
-        self.input_guards = input_guards
+        self.input_guards, self.output_check = input_guards, output_check
         self.ledger = Ledger(contract.limits()) if ledger is None else ledger
         self.prices = prices
         self.meter: Meter | None = None

@@ -37,6 +37,7 @@ from runtime_pack.errors import (
 from runtime_pack.events import Event, EventCode
 from runtime_pack.grants import GRANT_NOTICE, Grant
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime
+from runtime_pack.guard.answers import check_answer
 from runtime_pack.guard.bounded import Stopped, TimeUp, bounded
 from runtime_pack.guard.execution import CUT, NOT_BEGUN, OUTCOME_UNKNOWN
 from runtime_pack.guard.observer import Observer
@@ -52,6 +53,7 @@ from runtime_pack.loop.post import PostBox
 from runtime_pack.loop.results import RESULTS, LoopResult, TurnInput
 from runtime_pack.machine import (
     BATCH_REFUSED,
+    DECLINED,
     Admission,
     AskModel,
     AskPeople,
@@ -93,7 +95,15 @@ from runtime_pack.machine import (
     resume,
 )
 from runtime_pack.machine import Event as MachineEvent
-from runtime_pack.messages import Json, ToolMessage, Transcript, UserMessage, clean_text
+from runtime_pack.messages import (
+    Json,
+    ToolMessage,
+    Transcript,
+    Turn,
+    TurnStatus,
+    UserMessage,
+    clean_text,
+)
 from runtime_pack.ports import ContextFactory, ExecutionContext, TurnRequest
 from runtime_pack.records import StepRecord, approval_decided, step_finished
 from runtime_pack.repeats import fingerprint_of
@@ -593,6 +603,7 @@ class Drive:
             max_consecutive_refused=run.refused_in_a_row,
             wrap_up=self.guarded.may_wrap_up,
             atomic=run.contract.batch == "atomic",
+            check_again=run.contract.output_check == "again",
         )
         run.begin_activity()
         try:
@@ -761,7 +772,12 @@ class Drive:
         if not final:
             calls = ingest(taken.turn, number=self.run.turn, taken=self.keeper.taken, cut=taken.cut)
         fault = None if calls else self.input.output_fault(taken.turn.text)
-        return TurnTaken(turn=taken.turn, calls=calls, cut=taken.cut, fault=fault)
+        unverified = None
+        if self.run.output_check is not None and fault is None and _is_answer(taken.turn):
+            unverified = await check_answer(self.run, taken.turn.text, self.keeper.messages)
+        return TurnTaken(
+            turn=taken.turn, calls=calls, cut=taken.cut, fault=fault, unverified=unverified
+        )
 
     def _request(self, *, final: bool) -> TurnRequest:
         return TurnRequest(
@@ -1306,6 +1322,11 @@ def _surplus(most: float) -> ToolOutput:
     details: dict[str, Json] = {"budget": "max_batch", "limit": int(most)}
     text = f"A response may ask for {most:g} calls at most; this one is beyond them. Ask again."
     return refusal(CallCode.BUDGET_EXHAUSTED, text, retryable=True, details=details)
+
+
+def _is_answer(turn: Turn) -> bool:
+    """Whether a turn would end the run with its text."""
+    return turn.status in {TurnStatus.REPLY, TurnStatus.COMPLETE} and turn.finish not in DECLINED
 
 
 def _is_overflow(event: MachineEvent) -> bool:

@@ -1,0 +1,474 @@
+"""Quotations are checked against the revision that was read, and nothing similar counts."""
+
+import random
+import time
+import unicodedata
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from citations import (
+    Evidence,
+    KnowledgeCitation,
+    QuoteReason,
+    Seen,
+    SourceKind,
+    Verdict,
+    document_id,
+    revision_id,
+    verify,
+)
+from citations._folding import fold
+from citations.quotations import MAX_QUOTES, CheckedQuote
+
+WHEN = datetime(2026, 3, 1, 12, tzinfo=UTC)
+URL = "https://docs.example/guide"
+OTHER = "https://other.example/"
+PAGE = (
+    "# Storage\n\nThe `open()` function **must** be [closed](https://docs.example/x) after use.\n"
+    "It isn\u2019t safe\u2014whatever others say\u2014to share 2\\*3 handles between processes.\n\n"
+    "Prices rose by 1,000 dollars in the non-toxic sector, and then by -5 degrees overall.\n"
+    "He said \u201cnever again will this happen here\u201d and left the environmental meeting.\n"
+)
+
+
+def cite(url: str, text: str) -> KnowledgeCitation:
+    host = url.partition("://")[2].partition("/")[0]
+    return KnowledgeCitation(
+        source_id=host,
+        document_id=document_id(url),
+        path=url,
+        revision_id=revision_id(text),
+        retrieved_at=WHEN,
+    )
+
+
+def evidence(
+    pages: dict[str, str], snippets: dict[str, str] | None = None, **aliases: str
+) -> Evidence:
+    seen = [
+        Seen(citation=cite(url, text), kind=SourceKind.PAGE, aliases=tuple(aliases.values()))
+        for url, text in pages.items()
+    ]
+    found = [
+        Seen(citation=cite(url, text), kind=SourceKind.SNIPPET)
+        for url, text in (snippets or {}).items()
+    ]
+    texts = [*pages.values(), *(snippets or {}).values()]
+    return Evidence(seen=[*seen, *found], texts={revision_id(text): text for text in texts})
+
+
+ONE = evidence({URL: PAGE})
+
+
+def only(answer: str, seen: Evidence = ONE) -> CheckedQuote:
+    (quote,) = verify(answer, seen).quotes
+    return quote
+
+
+# ── what verifies ─────────────────────────────────────────────────────────────────────────────
+
+TRUE = {
+    "as it stands": "“function **must** be [closed](https://docs.example/x) after use”",
+    "as it shows": "“The open() function must be closed after use.”",
+    "straight marks": '"The open() function must be closed after use"',
+    "single marks": "He wrote 'It isn't safe - whatever others say - to share' there.",
+    "German": "„It isn't safe-whatever others say“",
+    "German with English close": "„It isn't safe-whatever others say”",
+    "French": "«\u00a0It isn't safe – whatever others say\u00a0»",
+    "Danish": "»It isn't safe – whatever others say«",
+    "Swedish": "”It isn't safe – whatever others say”",
+    "Japanese": "「It isn't safe – whatever others say」",
+    "nested marks change": "“He said ‘never again will this happen here’ and left”",
+    "comma of the sentence": "“It isn’t safe—whatever others say,” it says.",
+    "white space": "“It  isn’t\nsafe—whatever\tothers say”",
+    "ellipsis": "“function must be closed … share 2*3 handles”",
+    "bracketed ellipsis": "“function must be closed [...] share 2*3 handles”",
+    "ellipsis at the ends": "“… function must be closed after use …”",
+    "stressed by the answer": "“The open() function must be **closed after use**.”",
+    "block quote": "> The open() function must be\n> closed after use.\n",
+    "block with marks": "> “The open() function must be closed after use.”",
+    "block over paragraphs": "> between processes.\n>\n> Prices rose by 1,000 dollars",
+    "code inside": "“The `open()` function must be closed”",
+    "in a list": "- “The open() function must be closed”\n- more",
+    "not closed": "“The open() function must be closed",
+}
+
+
+@pytest.mark.parametrize("answer", TRUE.values(), ids=TRUE.keys())
+def test_a_true_quotation_verifies_in_any_typography(answer: str) -> None:
+    """The forms of several languages, Markdown, and what typography changes."""
+    quote = only(answer)
+
+    assert quote.verdict is Verdict.VERIFIED
+    assert quote.citation == cite(URL, PAGE)
+    for match in quote.matches:
+        start, end = match.position.start, match.position.end
+        assert match.quote.exact == PAGE[start:end]
+        assert PAGE[:start].endswith(match.quote.prefix)
+        assert PAGE[end:].startswith(match.quote.suffix)
+
+
+FALSE = {
+    "one changed word": "“The open() function should be closed after use.”",
+    "another case": "“The open() Function must be closed after use.”",
+    "a word left out": "“The open() function must closed after use.”",
+    "half a word at the end": "“left the environment”",
+    "half a word at the start": "“unction must be closed after use”",
+    "half a number": "“Prices rose by 1”",
+    "a number cut at its comma": "“000 dollars in the non-toxic sector”",
+    "half a compound": "“toxic sector, and then by”",
+    "a number without its sign": "“5 degrees overall in all”",
+    "the sign lost at the start": "“5 degrees overall. He said”",
+    "half a contraction": "“t safe—whatever others say”",
+    "another number": "“share 23 handles between processes”",
+    "parts in the wrong order": "“between processes … function must be closed”",
+    "an editor's change": "“[These] function must be closed after use”",
+}
+
+
+@pytest.mark.parametrize("answer", FALSE.values(), ids=FALSE.keys())
+def test_what_is_merely_similar_is_not_found(answer: str) -> None:
+    """One changed word is another text, and so is half a word or number."""
+    quote = only(answer + " [1]\n\n[1] " + URL)
+
+    assert quote.verdict is Verdict.NOT_FOUND
+
+
+# ── what a quotation is from ──────────────────────────────────────────────────────────────────
+
+QUOTED = "The open() function must be closed after use"
+BOUND = {
+    "bracket": f"“{QUOTED}” [1].\n\n[1] {URL}",
+    "bracket before the mark": f"“{QUOTED} [1]”\n\n[1] {URL}",
+    "footnote": f"“{QUOTED}”[^a]\n\n[^a]: {URL}",
+    "numbered list": f"“{QUOTED}” [2]\n\nSources\n\n1. {OTHER}\n2. [Guide]({URL})",
+    "range": f"“{QUOTED}” [1-2]\n\n[1] {OTHER}\n[2] {URL}",
+    "two": f"“{QUOTED}” [1][2]\n\n[1] {OTHER}\n[2] {URL}",
+    "raised": f"“{QUOTED}”²\n\n[2] {URL}",
+    "html": f"“{QUOTED}”<sup>2</sup>\n\n[2] {URL}",
+    "link": f"“{QUOTED}” ([Guide]({URL})).",
+    "bare": f"“{QUOTED}” ({URL}).",
+    "with fragment": f"“{QUOTED}” {URL}#closing",
+    "later in the sentence": f"“{QUOTED}”, as the guide [1] says.\n\n[1] {URL}",
+    "before it": f"According to [the guide]({URL}), “{QUOTED}”.",
+    "the link's own text": f"[“{QUOTED}”]({URL})",
+    "block with credit": f"> {QUOTED}\n> — [Guide]({URL})",
+    "block, credit under it": f"> {QUOTED}\n\n— {URL}",
+    "block, led to": f"The guide ({URL}) says:\n\n> {QUOTED}",
+    "block, reference in it": f"> {QUOTED}. [1]\n\n[1] {URL}",
+}
+
+
+@pytest.mark.parametrize("answer", BOUND.values(), ids=BOUND.keys())
+def test_a_quotation_is_held_to_the_source_that_is_named_at_it(answer: str) -> None:
+    """It verifies in that source; with the texts of two sources changed over it does not."""
+    here = evidence({URL: PAGE, OTHER: "Nothing of the kind stands here at all."})
+    over = evidence({OTHER: PAGE, URL: "Nothing of the kind stands here at all."})
+    named = "1-2" in answer or "[1][2]" in answer
+
+    assert only(answer, here).verdict is Verdict.VERIFIED
+    swapped = only(answer, over)
+    assert named or swapped.verdict is Verdict.NOT_FOUND
+    assert named or swapped.elsewhere == cite(OTHER, PAGE)
+
+
+@pytest.mark.parametrize("answer", BOUND.values(), ids=BOUND.keys())
+def test_a_source_that_was_not_read_is_caught(answer: str) -> None:
+    """Whatever else was read."""
+    quote = only(answer.replace(URL, "https://never.example/"), ONE)
+
+    assert quote.verdict is Verdict.UNREAD_SOURCE
+    assert quote.reason is QuoteReason.NEVER_READ
+    assert quote.elsewhere == cite(URL, PAGE)
+
+
+def test_a_number_that_nothing_explains_is_no_source() -> None:
+    """Nor one that is explained in two ways."""
+    twice = f"“{QUOTED}” [1]\n\n[1] {URL}\n[1] {OTHER}"
+
+    assert only(f"“{QUOTED}” [7]").reason is QuoteReason.UNKNOWN_REFERENCE
+    assert only(twice).reason is QuoteReason.UNKNOWN_REFERENCE
+    assert only(twice).verdict is Verdict.UNREAD_SOURCE
+
+
+def test_without_a_reference_every_page_read_counts() -> None:
+    """And the one that has the words is named."""
+    pages = evidence({OTHER: "Nothing of the kind.", URL: PAGE})
+
+    assert only(f"“{QUOTED}”", pages).citation == cite(URL, PAGE)
+    assert only("“These words stand in no page at all”", pages).verdict is Verdict.NOT_FOUND
+
+
+def test_an_address_that_led_to_the_page_names_it() -> None:
+    """What was asked for before a redirect is the same source."""
+    seen = evidence({URL: PAGE}, asked="https://short.example/")
+
+    assert only(f"“{QUOTED}” (https://short.example/)", seen).verdict is Verdict.VERIFIED
+
+
+def test_what_only_a_search_result_says_is_told_apart() -> None:
+    """Read as a snippet, it was not read."""
+    seen = evidence({OTHER: "Nothing of the kind."}, {URL: f"Guide\n{QUOTED}, it says"})
+
+    quote = only(f"“{QUOTED}” [1]\n\n[1] {URL}", seen)
+
+    assert quote.verdict is Verdict.SNIPPET_ONLY
+    assert quote.citation is not None
+    assert quote.citation.path == URL
+
+
+def test_a_page_that_lost_the_words_of_its_snippet_does_not_verify() -> None:
+    """The page was read and does not say it; the snippet does."""
+    seen = evidence({URL: "Nothing of the kind."}, {URL: f"Guide\n{QUOTED}, it says"})
+
+    assert only(f"“{QUOTED}” {URL}", seen).verdict is Verdict.SNIPPET_ONLY
+
+
+def test_swapped_revisions_verify_nothing() -> None:
+    """A text under a digest that is not its own counts as not kept."""
+    old, new = PAGE, PAGE.replace("must", "need not")
+    texts = {revision_id(old): new, revision_id(new): old}
+    seen = Evidence(
+        seen=[Seen(citation=cite(URL, text), kind=SourceKind.PAGE) for text in (old, new)],
+        texts=texts,
+    )
+
+    quote = only(f"“{QUOTED}” {URL}", seen)
+
+    assert (quote.verdict, quote.reason) == (Verdict.UNREAD_SOURCE, QuoteReason.TEXT_NOT_KEPT)
+
+
+def test_each_revision_of_a_page_is_its_own_text() -> None:
+    """The citation that is given is that of the revision with the words."""
+    new = PAGE.replace("must", "need not")
+    texts = {revision_id(PAGE): PAGE, revision_id(new): new}
+    seen = Evidence(
+        seen=[Seen(citation=cite(URL, text), kind=SourceKind.PAGE) for text in (new, PAGE)],
+        texts=texts,
+    )
+
+    quote = only(f"“{QUOTED}” {URL}", seen)
+
+    assert quote.citation == cite(URL, PAGE)
+
+
+# ── short ones, soup and many ─────────────────────────────────────────────────────────────────
+
+
+def test_a_short_quotation_proves_nothing() -> None:
+    """It has no verdict, and an answer of such quotations is not verified."""
+    checked = verify("The “open()” of “never again”.", ONE)
+
+    assert [quote.reason for quote in checked.quotes] == [QuoteReason.TOO_SHORT] * 2
+    assert not checked.ok
+
+
+def test_a_short_quotation_that_its_source_does_not_have_is_caught() -> None:
+    """A name right behind it claims that it is there."""
+    assert only(f"“is quite safe” [1]\n\n[1] {URL}").verdict is Verdict.NOT_FOUND
+    assert only(f"“must be closed” [1]\n\n[1] {URL}").verdict is None
+
+
+def test_pieces_that_every_page_has_are_no_quotation() -> None:
+    """Words and letters in order stand in any text."""
+    quote = only("“The … must … be … after … use … safe … to … share”")
+
+    assert (quote.verdict, quote.reason) == (Verdict.NOT_FOUND, QuoteReason.PARTS_TOO_SHORT)
+
+
+def test_an_answer_without_quotations_is_not_verified() -> None:
+    """Nothing proves nothing."""
+    assert verify("", ONE).quotes == ()
+    assert not verify("Everything is fine.", ONE).ok
+
+
+def test_quotations_beyond_the_limit_are_not_found() -> None:
+    """None is left unchecked because there are many."""
+    checked = verify(f"“{QUOTED}” " * (MAX_QUOTES + 2), ONE)
+
+    assert [quote.reason for quote in checked.quotes[MAX_QUOTES:]] == [QuoteReason.TOO_MANY] * 2
+    assert not checked.ok
+
+
+def test_code_is_no_quotation() -> None:
+    """Neither in a block nor in a line; the text around it is looked at."""
+    code = '```\nprint("some words of a program here")\n```\n`x = "some words of a program here"` '
+
+    assert only(f"{code}“{QUOTED}”").verdict is Verdict.VERIFIED
+
+
+def test_the_title_of_a_listed_source_is_no_quotation() -> None:
+    """The one that the search gave; another text in its place is judged."""
+    seen = evidence({URL: PAGE}, {URL: "The Complete Guide to Closing\nwords"})
+    listed = "“{}” [1]\n\n[1] “{}”, {}"
+
+    title = verify(listed.format(QUOTED, "The Complete Guide to Closing", URL), seen)
+    other = verify(listed.format(QUOTED, "The Complete Guide to Opening", URL), seen)
+
+    assert title.ok
+    assert title.quotes[1].reason is QuoteReason.TITLE
+    assert other.quotes[1].verdict is Verdict.NOT_FOUND
+
+
+# ── properties ────────────────────────────────────────────────────────────────────────────────
+
+_WORDS = [
+    "alpha",
+    "beta",
+    "gamma",
+    "délta",
+    "épsilon",
+    "naïve",
+    "ﬁnal",
+    "οὐδέν",
+    "слово",
+    "कार्य",
+    "漢字仮名",
+    "isn’t",
+    "don't",
+    "x²",
+    "well-known",
+    "re-sign",
+    "1,000",
+    "3.14",
+    "-5",
+    "“so”",
+    "(thus)",
+    "*star*",
+    "snake_case",
+    "&",
+    "50%",
+]
+_SPACES = (" ", "  ", "\n", "\u00a0", " \u200b", "\t")
+
+
+def _quoted(seed: int) -> tuple[str, str, int, int]:
+    """A page, a quotation of it in other typography, and where in the page it stands."""
+    chance = random.Random(seed)
+    words = chance.choices(_WORDS, k=chance.randint(8, 60))
+    gaps = chance.choices(_SPACES, k=len(words))
+    first = chance.randint(0, len(words) - 6)
+    last = chance.randint(first + 5, len(words))
+    page = "".join(word + gap for word, gap in zip(words, gaps, strict=True))
+    start = sum(map(len, words[:first])) + sum(map(len, gaps[:first]))
+    end = start + sum(map(len, words[first:last])) + sum(map(len, gaps[first : last - 1]))
+    said = unicodedata.normalize(chance.choice(["NFC", "NFD"]), " ".join(words[first:last]))
+    changes: dict[str, str | int | None] = {
+        "’": chance.choice("'’‘"),
+        "“": chance.choice("‘“'"),
+        "-": chance.choice("-‐–"),
+    }
+    return page, said.translate(str.maketrans(changes)), start, end
+
+
+def quoted() -> st.SearchStrategy[tuple[str, str, int, int]]:
+    return st.integers(0, 2**40).map(_quoted)
+
+
+@settings(max_examples=60, deadline=None)
+@given(quoted())
+def test_a_true_quotation_in_other_typography_verifies_at_its_place(
+    case: tuple[str, str, int, int],
+) -> None:
+    """Its offsets are those of the original text: what stands there folds to the same words."""
+    page, said, start, end = case
+    assume(len(fold(said).text) >= 24)
+
+    answer = f"> {' '.join(said.split())}\n\n— {URL}"
+    quote = only(answer, evidence({URL: page}))
+
+    assert quote.verdict is Verdict.VERIFIED
+    (match,) = quote.matches
+    found = page[match.position.start : match.position.end]
+    assert match.quote.exact == found
+    assert fold(found).text.strip(" '") == fold(page[start:end]).text.strip(" '")
+
+
+@settings(max_examples=60, deadline=None)
+@given(quoted(), st.data())
+def test_a_changed_word_never_verifies(
+    case: tuple[str, str, int, int], data: st.DataObject
+) -> None:
+    """Whichever word, and whatever it becomes that the page has not."""
+    page, said, _, _ = case
+    words = said.split()
+    at = data.draw(st.integers(0, len(words) - 1))
+    letters = [place for place, sign in enumerate(words[at]) if sign.isalnum()]
+    assume(letters)
+    place = data.draw(st.sampled_from(letters))
+    new = data.draw(st.sampled_from("zqŽ7"))
+    assume(new != words[at][place])
+    words[at] = words[at][:place] + new + words[at][place + 1 :]
+    changed = " ".join(words)
+    assume(fold(changed).text not in fold(page).text)
+
+    quote = only(f"> {changed}\n\n— {URL}", evidence({URL: page}))
+
+    assert quote.verdict is not Verdict.VERIFIED
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=300), st.text(max_size=300))
+@example("“" * 50 + "[1]" * 50, "“")
+@example("> \n" * 20 + "\ud800", "\ud800" * 30)
+@example("[" * 40 + "](https://a.example/(" * 5, "a")
+def test_verify_is_total(answer: str, page: str) -> None:
+    """Any answer and any page; what is found is what stands there."""
+    seen = evidence({URL: page})
+
+    for quote in verify(answer, seen).quotes:
+        for match in quote.matches:
+            text = seen.text_of(seen.seen[0])
+            assert text is not None
+            assert match.quote.exact == text[match.position.start : match.position.end]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(alphabet=st.sampled_from("ab \n-–'“.…*_[]()#>\\`é\u0301\u00ad")), st.booleans())
+def test_folding_loses_no_letter(text: str, markdown: bool) -> None:
+    """The letters stay in their order, and each leads back to where it stood."""
+    folded = fold(text, markdown=markdown)
+
+    kept = [sign for sign in folded.text if sign.isalnum()]
+    there = [sign for sign in unicodedata.normalize("NFD", text) if sign.isalnum()]
+    assert kept == there
+    for at, sign in enumerate(folded.text):
+        start, end = folded.origin(at, at + 1)
+        assert 0 <= start < end <= len(text)
+        if sign.isalnum():
+            assert sign in unicodedata.normalize("NFD", text[start:end])
+
+
+HOSTILE = {
+    "opening marks": ("“", "a"),
+    "marks without end": ('" ', "a"),
+    "brackets": ("[", "["),
+    "addresses": ("https://a.example/(", "a"),
+    "backticks": ("` `` ", "`"),
+    "block quotes": ("> a\n\n", "> "),
+    "references": ("[1]", "1"),
+    "ellipses": ("“aaaaaaaa … aaaaaaaa … aaaaaaaa” ", "aaaaaaaa "),
+    "the same letter": ("“aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa” ", "a"),
+    "accents": ("“é", "é"),
+    "lists": ("1. https://a.example/ “a\n", "a\n"),
+}
+
+
+@pytest.mark.parametrize(("piece", "page"), HOSTILE.values(), ids=HOSTILE.keys())
+def test_work_is_linear_in_answer_and_page(piece: str, page: str) -> None:
+    """Twice as much takes no more than about twice as long; generous, and the better of two."""
+
+    def seconds(size: int) -> float:
+        answer, text = piece * (size // len(piece)), page * (size // len(page))
+        seen = evidence({URL: text})
+        begun = time.process_time()
+        verify(answer, seen)
+        return time.process_time() - begun
+
+    small = min(seconds(3_000) for _ in range(2))
+    large = min(seconds(12_000) for _ in range(2))
+
+    assert large <= 12 * small + 0.3
