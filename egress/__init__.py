@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from egress.proxied import proxied_fetch
     from egress.proxy import EgressProxy, ProxyLimits, ProxyRun, serve_proxy
+    from egress.request import ApiPolicy, Response, request_through_policy
     from egress.resolver import SystemResolver
     from egress.transport import AiohttpTransport
     from egress.violation import Violation
@@ -43,6 +44,7 @@ __all__ = (
     "Allow",
     "Allowlist",
     "AllowlistError",
+    "ApiPolicy",
     "Deny",
     "DenyReason",
     "EgressDenied",
@@ -62,6 +64,7 @@ __all__ = (
     "ProxyLimits",
     "ProxyRun",
     "Resolver",
+    "Response",
     "RunLimits",
     "RunMeter",
     "RunUsage",
@@ -79,6 +82,7 @@ __all__ = (
     "parse_allowlist",
     "parse_target",
     "proxied_fetch",
+    "request_through_policy",
     "resolve_location",
     "serve_proxy",
 )
@@ -100,6 +104,9 @@ _LATE: Final[Mapping[str, str]] = {
     "GuardedClient": "egress.client",
     "RunMeter": "egress.client",
     "RunUsage": "egress.ports",
+    "ApiPolicy": "egress.request",
+    "Response": "egress.request",
+    "request_through_policy": "egress.request",
     "ProxyLimits": "egress.proxy",
     "ProxyRun": "egress.proxy",
     "SystemResolver": "egress.resolver",

@@ -155,10 +155,28 @@ class GuardedClient:
                 among them.
             ClientClosed: The client is closed.
         """
+        target = url if isinstance(url, Target) else parse_target(url)
+        return await self._carry_out(_Run(self, Chain(target=target), limits or self._limits))
+
+    async def request(
+        self, target: Target, *, method: str, headers: Headers, body: bytes | None
+    ) -> Fetched:
+        """The answer to one request of an API, a redirect included: none is followed.
+
+        Use `egress.request.request_through_policy`, which checks what is sent.
+
+        Raises:
+            EgressDenied: The policy refuses it.
+            FetchError: It was allowed and failed.
+            ClientClosed: The client is closed.
+        """
+        run = _Run(self, Chain(target=target), self._limits)
+        run.sent = _Sent(method=method, headers=headers, body=body)
+        return await self._carry_out(run)
+
+    async def _carry_out(self, run: _Run) -> Fetched:
         if self._closed:
             raise ClientClosed("the client is closed")
-        target = url if isinstance(url, Target) else parse_target(url)
-        run = _Run(self, Chain(target=target), limits or self._limits)
         try:
             async with asyncio.timeout(run.limits.timeout_seconds):
                 return await run.follow()
@@ -188,6 +206,8 @@ class GuardedClient:
             limits=run.limits,
             addresses=lookup.addresses,
         )
+        if run.sent is not None:
+            request = run.sent.added_to(request)
         self._meter.begin(run, host=chain.target.host, hop=len(chain.hops))
         try:
             return await self._transport.send(request)
@@ -255,20 +275,35 @@ def _log_dangers(policy: EgressPolicy) -> None:
         _LOG.warning("PUBLIC_HOSTS: there is no list, the address policy alone decides")
 
 
+@attrs.frozen(kw_only=True)
+class _Sent:
+    """What a request of an API has beside its target."""
+
+    method: str
+    headers: Headers = attrs.field(repr=False)
+    body: bytes | None = attrs.field(repr=False)
+
+    def added_to(self, request: HopRequest) -> HopRequest:
+        return attrs.evolve(request, method=self.method, headers=self.headers, body=self.body)
+
+
 class _Run:
     """One fetch on its way."""
 
-    __slots__ = ("_client", "chain", "limits")
+    __slots__ = ("_client", "chain", "limits", "sent")
 
     def __init__(self, client: GuardedClient, chain: Chain, limits: FetchLimits) -> None:
         self._client = client
         self.chain = chain
         self.limits = limits
+        self.sent: _Sent | None = None
 
     async def follow(self) -> Fetched:
         while True:
             response = await self._client.answer(self)
             try:
+                if self.sent is not None:
+                    return await self._read(response)
                 following = next_hop(
                     self.chain,
                     status=response.status,

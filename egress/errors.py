@@ -5,6 +5,8 @@
     ├── AllowlistError       one entry refuses the whole list (R15)
     ├── EgressDenied         list or address policy said no (R4-R12); carries the one violation
     ├── ClientClosed         the client or its transport was used outside its life
+    ├── RequestRefused       method, headers or body of a request to an API cannot be sent
+    ├── Stopped              the caller's signal came before the answer
     └── FetchError           allowed, and it failed all the same
         ├── DnsFailed
         ├── ConnectFailed
@@ -52,7 +54,9 @@ __all__ = (
     "FetchError",
     "HeadTooLarge",
     "ProtocolFailed",
+    "RequestRefused",
     "RunCapReached",
+    "Stopped",
     "TlsFailed",
     "TooManyAtOnce",
     "TooManyRedirects",
@@ -204,6 +208,19 @@ class EgressDenied(EgressError):
 
 class ClientClosed(EgressError):
     """The client was used after it was closed, or a transport by a second policy."""
+
+
+class RequestRefused(EgressError):
+    """The request cannot be sent as it is: `part` is which part, and no value is said."""
+
+    def __init__(self, part: str, problem: str) -> None:
+        super().__init__(f"{part} {problem}")
+        self.part = part
+        self.problem = problem
+
+
+class Stopped(EgressError):
+    """The caller's signal came before the answer."""
 
 
 class FetchError(EgressError):

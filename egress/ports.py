@@ -147,7 +147,7 @@ class RunUsage:
 
 @attrs.frozen(kw_only=True)
 class HopRequest:
-    """One GET that the policy admits.
+    """One request that the policy admits, a GET unless it says otherwise.
 
     Attributes:
         target: What to request; its parts are the only ones to be sent.
@@ -157,6 +157,9 @@ class HopRequest:
         addresses: Looks the host up once and returns the vetted addresses; asked again within
             the hop it returns the same. To be called only when a new connection is needed, and
             no other address may be dialled. Raises what the fetch ends with: let it through.
+        method: GET, unless an adapter of an API asks.
+        headers: Fields beside the transport's own, checked; they go before those.
+        body: What is sent after the head, or None.
     """
 
     target: Target
@@ -164,6 +167,9 @@ class HopRequest:
     policy: EgressPolicy
     limits: FetchLimits
     addresses: Callable[[], Awaitable[tuple[Address, ...]]]
+    method: str = "GET"
+    headers: Headers = attrs.field(default=(), repr=False)
+    body: bytes | None = attrs.field(default=None, repr=False)
 
 
 async def _nothing_to_close() -> None:
@@ -208,7 +214,7 @@ class Transport(Protocol):
     """Performs hops, and owns the connections of one client."""
 
     async def send(self, request: HopRequest) -> HopResponse:
-        """The answer to one GET; follows nothing, adds no cookie and no credential.
+        """The answer to one request; follows nothing, adds no cookie and no credential.
 
         Raises:
             FetchError: The hop failed.

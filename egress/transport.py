@@ -45,7 +45,7 @@ from egress.ports import Headers, HopRequest, HopResponse
 
 __all__ = ("AiohttpTransport", "default_ssl_context")
 
-# Fixed for every request: a caller's header could carry a credential or name another host.
+# For every request; those of an API may say more, which `egress.request` has checked.
 _HEADERS: Final = {
     "User-Agent": "agent-runtime-pack",
     "Accept": "text/html, application/xhtml+xml, application/json, application/xml;q=0.9, text/*;q=0.9, */*;q=0.1",
@@ -229,7 +229,7 @@ class AiohttpTransport:
         self._closed = False
 
     async def send(self, request: HopRequest) -> HopResponse:
-        """The answer to one GET of a vetted target.
+        """The answer to one request of a vetted target.
 
         Raises:
             FetchError: The hop failed; the class tells at what.
@@ -240,8 +240,11 @@ class AiohttpTransport:
         hop = _Hop(request)
         token = _RUNNING.set(hop)
         try:
-            response = await session.get(
+            response = await session.request(
+                request.method,
                 URL(request.target.url, encoded=True),
+                headers=request.headers or None,
+                data=request.body,
                 allow_redirects=False,
                 ssl=self._verifying(request),
                 max_field_size=request.limits.max_header_bytes,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from egress.request import request_through_policy
     from web_tools.arguments import (
         ReadRequest,
         Recency,
@@ -20,7 +21,29 @@ if TYPE_CHECKING:
         parse_read_arguments,
         parse_search_arguments,
     )
-    from web_tools.errors import SearchProviderError, WebErrorCode, WebToolError
+    from web_tools.contract.agents import AgentProfile, AgentProfiles, parse_agent_profile
+    from web_tools.contract.credentials import CredentialDesk
+    from web_tools.contract.engine import SearchRecord
+    from web_tools.contract.options import SearchOptions
+    from web_tools.contract.pack_port import as_search_provider, as_web_search_provider
+    from web_tools.contract.provider import (
+        SEARCH_CREDENTIAL_NAME,
+        SearchContext,
+        SearchProvider,
+        SearchRow,
+        define_search_provider,
+    )
+    from web_tools.contract.snippets import escape_text
+    from web_tools.contract.tool import WebSearchTool, create_web_search_tool
+    from web_tools.errors import (
+        CredentialMissing,
+        CredentialRefused,
+        InvalidSetup,
+        SearchProviderError,
+        SearchRefused,
+        WebErrorCode,
+        WebToolError,
+    )
     from web_tools.extract import Extracted, Extractor
     from web_tools.read import Page, PageReader
     from web_tools.search import (
@@ -33,47 +56,89 @@ if TYPE_CHECKING:
     )
 
 __all__ = (
+    "SEARCH_CREDENTIAL_NAME",
+    "AgentProfile",
+    "AgentProfiles",
+    "CredentialDesk",
+    "CredentialMissing",
+    "CredentialRefused",
     "Extracted",
     "Extractor",
+    "InvalidSetup",
     "Page",
     "PageReader",
     "ReadRequest",
     "Recency",
+    "SearchContext",
     "SearchHit",
+    "SearchOptions",
     "SearchOutcome",
+    "SearchProvider",
     "SearchProviderError",
+    "SearchRecord",
+    "SearchRefused",
     "SearchRequest",
     "SearchResult",
+    "SearchRow",
     "WebErrorCode",
     "WebSearchProvider",
+    "WebSearchTool",
     "WebToolCaps",
     "WebToolError",
+    "as_search_provider",
+    "as_web_search_provider",
     "create_fixture_web_search_provider",
+    "create_web_search_tool",
+    "define_search_provider",
+    "escape_text",
+    "parse_agent_profile",
     "parse_read_arguments",
     "parse_search_arguments",
+    "request_through_policy",
     "run_search",
 )
 
 _HOMES: Final[Mapping[str, str]] = {
-    "Extracted": "extract",
-    "Extractor": "extract",
-    "Page": "read",
-    "PageReader": "read",
-    "ReadRequest": "arguments",
-    "Recency": "arguments",
-    "SearchHit": "search",
-    "SearchOutcome": "search",
-    "SearchProviderError": "errors",
-    "SearchRequest": "arguments",
-    "SearchResult": "search",
-    "WebErrorCode": "errors",
-    "WebSearchProvider": "search",
-    "WebToolCaps": "arguments",
-    "WebToolError": "errors",
-    "create_fixture_web_search_provider": "search",
-    "parse_read_arguments": "arguments",
-    "parse_search_arguments": "arguments",
-    "run_search": "search",
+    "SEARCH_CREDENTIAL_NAME": "web_tools.contract.provider",
+    "AgentProfile": "web_tools.contract.agents",
+    "AgentProfiles": "web_tools.contract.agents",
+    "CredentialDesk": "web_tools.contract.credentials",
+    "CredentialMissing": "web_tools.errors",
+    "CredentialRefused": "web_tools.errors",
+    "Extracted": "web_tools.extract",
+    "Extractor": "web_tools.extract",
+    "InvalidSetup": "web_tools.errors",
+    "Page": "web_tools.read",
+    "PageReader": "web_tools.read",
+    "ReadRequest": "web_tools.arguments",
+    "Recency": "web_tools.arguments",
+    "SearchContext": "web_tools.contract.provider",
+    "SearchHit": "web_tools.search",
+    "SearchOptions": "web_tools.contract.options",
+    "SearchOutcome": "web_tools.search",
+    "SearchProvider": "web_tools.contract.provider",
+    "SearchProviderError": "web_tools.errors",
+    "SearchRecord": "web_tools.contract.engine",
+    "SearchRefused": "web_tools.errors",
+    "SearchRequest": "web_tools.arguments",
+    "SearchResult": "web_tools.search",
+    "SearchRow": "web_tools.contract.provider",
+    "WebErrorCode": "web_tools.errors",
+    "WebSearchProvider": "web_tools.search",
+    "WebSearchTool": "web_tools.contract.tool",
+    "WebToolCaps": "web_tools.arguments",
+    "WebToolError": "web_tools.errors",
+    "as_search_provider": "web_tools.contract.pack_port",
+    "as_web_search_provider": "web_tools.contract.pack_port",
+    "create_fixture_web_search_provider": "web_tools.search",
+    "create_web_search_tool": "web_tools.contract.tool",
+    "define_search_provider": "web_tools.contract.provider",
+    "escape_text": "web_tools.contract.snippets",
+    "parse_agent_profile": "web_tools.contract.agents",
+    "parse_read_arguments": "web_tools.arguments",
+    "parse_search_arguments": "web_tools.arguments",
+    "request_through_policy": "egress.request",
+    "run_search": "web_tools.search",
 }
 
 
@@ -83,7 +148,7 @@ if not TYPE_CHECKING:
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"web_tools.{home}"), name)
+        return getattr(importlib.import_module(home), name)
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

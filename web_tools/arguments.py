@@ -7,15 +7,23 @@ Limits of a call can only lower the host's. An integral float is an integer (``5
 as in JSON Schema and in the strict contract; a boolean, a string or null never is.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import attrs
 
 from egress.url import MAX_URL_CHARACTERS
-from web_tools.errors import Fault, InvalidCaps, WebErrorCode, WebToolError
+from web_tools._fields import (
+    MAX_QUERY_CHARS,
+    Fields,
+    Refused,
+    query_of,
+    text_of,
+    whole_number,
+)
+from web_tools.errors import InvalidCaps
 
 __all__ = (
     "MAX_QUERY_CHARS",
@@ -30,15 +38,8 @@ __all__ = (
     "parse_search_arguments",
 )
 
-# Source: the search plugin text, section Bounds.
-MAX_QUERY_CHARS: Final = 2000
 # What egress admits, so that every page that a search finds can be read.
 MAX_URL_CHARS: Final = MAX_URL_CHARACTERS
-# Names of unknown fields are shown back to the model, so they are cut.
-_MAX_SHOWN_NAME: Final = 64
-_MAX_FAULTS: Final = 16
-
-_T = TypeVar("_T")
 
 
 class Recency(StrEnum):
@@ -187,8 +188,8 @@ def parse_search_arguments(raw: object, caps: WebToolCaps) -> SearchRequest:
     Raises:
         WebToolError: WEB_INVALID_INPUT with the path of every fault.
     """
-    fields = _Fields(raw, SEARCH_SCHEMA["properties"])
-    query = fields.required("query", _query)
+    fields = Fields(raw, SEARCH_SCHEMA["properties"])
+    query = fields.required("query", query_of)
     limit = fields.optional("limit", _count)
     recency = fields.optional("recency", _recency)
     fields.refuse_if_faulty()
@@ -206,7 +207,7 @@ def parse_read_arguments(raw: object, caps: WebToolCaps) -> ReadRequest:
     Raises:
         WebToolError: WEB_INVALID_INPUT with the path of every fault.
     """
-    fields = _Fields(raw, READ_SCHEMA["properties"])
+    fields = Fields(raw, READ_SCHEMA["properties"])
     url = fields.required("url", _url)
     asked = fields.optional("max_bytes", _count)
     fields.refuse_if_faulty()
@@ -219,112 +220,20 @@ def parse_read_arguments(raw: object, caps: WebToolCaps) -> ReadRequest:
     )
 
 
-class _Refused(Exception):
-    """A value is not of its form; the text says what it must be and never what it was."""
-
-
-class _Fields:
-    """The fields of one object, read one by one while the faults are collected."""
-
-    def __init__(self, raw: object, known: Iterable[str]) -> None:
-        self._faults: list[Fault] = []
-        self._values: Mapping[object, object] = {}
-        if isinstance(raw, Mapping):
-            self._values = raw
-            self._refuse_unknown(frozenset(known))
-        else:
-            self._faults.append(Fault(path="", problem="must be an object"))
-
-    def required(self, name: str, parse: Callable[[object], _T]) -> _T | None:
-        """The parsed value; None after noting a fault."""
-        if name not in self._values and not self._faults_at(""):
-            self._faults.append(Fault(path=f"/{name}", problem="is missing"))
-        return self.optional(name, parse)
-
-    def optional(self, name: str, parse: Callable[[object], _T]) -> _T | None:
-        """The parsed value; None when absent or after noting a fault."""
-        if name not in self._values:
-            return None
-        try:
-            return parse(self._values[name])
-        except _Refused as refused:
-            self._faults.append(Fault(path=f"/{name}", problem=str(refused)))
-            return None
-
-    def refuse_if_faulty(self) -> None:
-        """Raise one error for everything that was noted."""
-        if self._faults:
-            raise _invalid(tuple(self._faults[:_MAX_FAULTS]))
-
-    def _faults_at(self, path: str) -> bool:
-        return any(fault.path == path for fault in self._faults)
-
-    def _refuse_unknown(self, known: frozenset[str]) -> None:
-        # A misspelt option that is dropped silently runs another call than was asked for.
-        for key in self._values:
-            if not isinstance(key, str):
-                self._faults.append(Fault(path="", problem="has a field whose name is not text"))
-            elif key not in known:
-                self._faults.append(
-                    Fault(path=f"/{_pointer(key)}", problem="is not a field of this tool")
-                )
-
-
-def _pointer(name: str) -> str:
-    """The name as a part of a JSON pointer, printable and cut."""
-    printable = name[:_MAX_SHOWN_NAME].encode("ascii", "backslashreplace").decode()
-    visible = "".join(c if c.isprintable() else "?" for c in printable)
-    return visible.replace("~", "~0").replace("/", "~1")
-
-
-def _invalid(faults: tuple[Fault, ...]) -> WebToolError:
-    listed = "; ".join(f"{fault.path or 'arguments'} {fault.problem}" for fault in faults)
-    return WebToolError(WebErrorCode.INVALID_INPUT, f"{listed}.", faults=faults)
-
-
-def _text(value: object, most: int) -> str:
-    if not isinstance(value, str):
-        raise _Refused("must be text")
-    if len(value) > most:
-        raise _Refused(f"must have at most {most} characters")
-    return value
-
-
-def _query(value: object) -> str:
-    text = _text(value, MAX_QUERY_CHARS)
-    if not text.strip():
-        raise _Refused("must not be blank")
-    if "\0" in text:
-        # NUL ends a C string: the provider would search for something else.
-        raise _Refused("must not contain NUL")
-    if any("\ud800" <= c <= "\udfff" for c in text):
-        raise _Refused("must be valid Unicode")
-    return text
-
-
 def _url(value: object) -> str:
-    return _text(value, MAX_URL_CHARS)
+    return text_of(value, MAX_URL_CHARS)
 
 
 def _count(value: object) -> int:
-    whole = _integer(value)
+    whole = whole_number(value)
     if whole is None:
-        raise _Refused("must be an integer")
+        raise Refused("must be an integer")
     if whole < 1:
-        raise _Refused("must be at least 1")
+        raise Refused("must be at least 1")
     return whole
-
-
-def _integer(value: object) -> int | None:
-    """The integer that JSON means: 5 and 5.0, not True, not "5", not NaN."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, float) and value.is_integer():  # False for NaN and the infinities
-        return int(value)
-    return value if isinstance(value, int) else None
 
 
 def _recency(value: object) -> Recency:
     if isinstance(value, str) and value in Recency.__members__.values():
         return Recency(value)
-    raise _Refused("must be one of " + ", ".join(Recency))
+    raise Refused("must be one of " + ", ".join(Recency))

@@ -21,6 +21,7 @@ from web_tools._corpus_page import clean_text, heading_at_top, render_html
 from web_tools._extract_media import binary_content
 from web_tools._extract_strip import strip_markup
 from web_tools.charset import decode
+from web_tools.contract.instants import published_at
 from web_tools.errors import CorpusError
 
 __all__ = (
@@ -54,20 +55,24 @@ class Document:
         title: What the page is called.
         text: Plain text; what is searched, and what is shown unless `html` is given.
         html: A page of the author's own, served as it is instead of the rendered text.
+        published: When it was published, by the table of the search contract; None when unknown.
 
     Raises:
-        CorpusError: The path is not of its form.
+        CorpusError: The path or the date is not of its form.
     """
 
     path: str
     title: str
     text: str
     html: str | None = None
+    published: str | None = None
 
     def __attrs_post_init__(self) -> None:
         """Refuse a path that a client would change, and text that cannot be written."""
         if _PATH.fullmatch(self.path) is None:
             raise CorpusError(f"not a URL path: {self.path!r}")
+        if self.published is not None and published_at(self.published) is None:
+            raise CorpusError(f"not a date of the contract: {self.published!r:.80}")
         for field in ("title", "text"):
             object.__setattr__(self, field, clean_text(getattr(self, field)))
 

@@ -5,6 +5,10 @@
     WebToolsError
     ├── WebToolError          a call failed; carries a code and a sentence for the model
     ├── SearchProviderError   an adapter says, in words of ours, why it failed
+    ├── SearchRefused         a gate or the daily cap says no, before anything is asked
+    │   ├── CredentialRefused the agent is not allowed a credential
+    │   └── CredentialMissing the agent is, and there is none
+    ├── InvalidSetup          a back end, its manifest or its configuration cannot be used
     ├── InvalidCaps           ceilings that the host set wrongly
     ├── CorpusError           a folder that cannot be a corpus
     └── IndexUnusable         a search index that cannot be built or opened
@@ -34,13 +38,18 @@ __all__ = (
     "EGRESS_FAILURES",
     "CodeFacts",
     "CorpusError",
+    "CredentialMissing",
+    "CredentialRefused",
     "EgressFailure",
     "Fault",
     "IndexUnusable",
     "InvalidCaps",
+    "InvalidSetup",
     "ProviderFault",
+    "RefusalReason",
     "RetryRule",
     "SearchProviderError",
+    "SearchRefused",
     "WebErrorCode",
     "WebToolError",
     "WebToolsError",
@@ -243,9 +252,15 @@ EGRESS_FAILURES: Final[Mapping[type[egress_errors.EgressError], EgressFailure]] 
             detail="too_many_at_once",
             message="Too many pages are being read at once; read this one after them.",
         ),
-        # The next two are faults of the host's program, not of the page; nothing was sent.
+        # The next ones are no faults of the page; nothing was sent, or nobody waits any more.
         egress_errors.AllowlistError: EgressFailure(
             detail="allowlist", message="Reading pages is not set up correctly."
+        ),
+        egress_errors.RequestRefused: EgressFailure(
+            detail="request", message="The request cannot be sent as it is."
+        ),
+        egress_errors.Stopped: EgressFailure(
+            detail="stopped", message="The call was stopped before there was an answer."
         ),
         egress_errors.ClientClosed: EgressFailure(
             detail="closed", message="Reading pages is no longer possible in this run."
@@ -320,7 +335,10 @@ class ProviderFault(StrEnum):
     QUERY_REFUSED = "query_refused"
     UNAUTHORIZED = "unauthorized"
     RATE_LIMITED = "rate_limited"
+    QUOTA = "quota"
     UNAVAILABLE = "unavailable"
+    NOT_REACHABLE = "not_reachable"
+    STOPPED = "stopped"
 
 
 _PASSING_FAULTS: Final = frozenset(
@@ -337,16 +355,65 @@ class SearchProviderError(WebToolsError):
 
     The fault decides what the model is told; *operator_text* is for logs and must not hold
     the query, a key, or text of the answer. Unless said otherwise a deadline, a rate limit
-    and an outage are retryable.
+    and an outage are retryable. *retry_after* is the time that the back end asks for, in
+    seconds as text.
     """
 
     def __init__(
-        self, fault: ProviderFault, operator_text: str = "", *, retryable: bool | None = None
+        self,
+        fault: ProviderFault,
+        operator_text: str = "",
+        *,
+        retryable: bool | None = None,
+        retry_after: str | None = None,
     ) -> None:
         self.fault = ProviderFault(fault)
+        self.retry_after = retry_after
         self.operator_text = operator_text
         self.retryable = self.fault in _PASSING_FAULTS if retryable is None else retryable
         super().__init__(f"{self.fault}: {operator_text}" if operator_text else str(self.fault))
+
+
+class RefusalReason(StrEnum):
+    """Why `web.search` was refused before a back end was asked. The stored words are public."""
+
+    TOOL_NOT_ALLOWED = "tool_not_allowed"
+    CREDENTIAL_NOT_ALLOWED = "credential_not_allowed"
+    CREDENTIAL_MISSING = "credential_missing"
+    DAILY_CAP = "daily_cap"
+
+
+class SearchRefused(WebToolsError):
+    """A gate or the cap says no; the text is shown to the model as it is, and nothing counts."""
+
+    def __init__(self, reason: RefusalReason, text: str) -> None:
+        self.reason = RefusalReason(reason)
+        super().__init__(text)
+
+
+class CredentialRefused(SearchRefused):
+    """The profile of *agent* does not name the credential. Source: the search contract, verbatim."""
+
+    def __init__(self, agent: str, name: str) -> None:
+        text = f"Agent {agent} is not allowed to access credential: {name}"
+        super().__init__(RefusalReason.CREDENTIAL_NOT_ALLOWED, text)
+
+
+class CredentialMissing(SearchRefused):
+    """No place that the operator has set up holds the credential."""
+
+    def __init__(self, name: str) -> None:
+        text = f"There is no credential {name}; the operator stores it with: runtime-pack credential set {name}"
+        super().__init__(RefusalReason.CREDENTIAL_MISSING, text)
+
+
+class InvalidSetup(WebToolsError, ValueError):
+    """What a back end declares, or an operator writes, cannot be used: `field` is where."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        self.field = field
+        self.problem = problem
+        super().__init__(f"{field}: {problem}")
 
 
 class InvalidCaps(WebToolsError, ValueError):

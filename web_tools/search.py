@@ -5,22 +5,21 @@ out is a bounded list of clean results, or one error. The text of the query reac
 """
 
 import asyncio
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Final, Protocol, TypeGuard
-from urllib.parse import quote, quote_plus
 
 import attrs
 
 from citations.citation import KnowledgeCitation
 from citations.digests import document_id, revision_id
-from egress.errors import EgressError, UrlRejected
+from egress.errors import UrlRejected
 from egress.url import Target, parse_target
 from web_tools._cut import cut_characters
+from web_tools._provider_failure import Failure, bad_answer, failure_of, words_of
 from web_tools.arguments import Recency, SearchRequest, WebToolCaps
-from web_tools.errors import ProviderFault, SearchProviderError, WebErrorCode, WebToolError
+from web_tools.errors import ProviderFault, SearchProviderError
 
 __all__ = (
     "MAX_TITLE_CHARS",
@@ -42,10 +41,6 @@ MAX_TITLE_CHARS: Final = 300
 _MAX_ROWS: Final = 1000
 # A part of a row is cut only after its digest was taken: longer ones make the row malformed.
 _MAX_PART_CHARS: Final = 65_536
-_MAX_CHAIN: Final = 32
-# Characters of an error's texts times the spellings looked for in them: some milliseconds.
-_MAX_LOOKED_AT: Final = 10_000_000
-_SHORTEST_WORD: Final = 4
 
 
 class Cancel(Protocol):
@@ -156,7 +151,7 @@ async def run_search(
             `timeout_ms`, or answered with something that holds no row of the port's form.
     """
     deadline = asyncio.timeout(caps.timeout_seconds)
-    failure: _Failure | None = None
+    failure: Failure | None = None
     rows: list[object] = []
     try:
         async with deadline:
@@ -165,10 +160,10 @@ async def run_search(
         if _is_cancelled():
             raise
         # Nobody has cancelled this call: the adapter let a cancellation of its own escape.
-        failure = _failure(error, request.query, expired=False)
+        failure = failure_of(error, words_of(request.query), expired=False)
     # The boundary to the host's adapter: anything can come out of it.
     except Exception as error:  # noqa: BLE001
-        failure = _failure(error, request.query, expired=deadline.expired())
+        failure = failure_of(error, words_of(request.query), expired=deadline.expired())
     # Raised outside of the handler: a cause that repeats the query must not stay as context.
     if failure is not None:
         raise failure.error from failure.cause
@@ -180,110 +175,11 @@ def _is_cancelled() -> bool:
     return task is None or task.cancelling() > 0
 
 
-@attrs.frozen(kw_only=True)
-class _Failure:
-    error: WebToolError
-    cause: BaseException | None
-
-
 def _rows_of(answer: object) -> list[object]:
     """The rows of an answer, a bounded number of them."""
     if not isinstance(answer, Sequence) or isinstance(answer, str | bytes | bytearray):
         raise SearchProviderError(ProviderFault.BAD_ANSWER, f"a {type(answer).__name__}")
     return list(islice(answer, _MAX_ROWS + 1))
-
-
-# What the model reads; the words of a provider never reach it.
-_MESSAGES: Final = {
-    ProviderFault.DEADLINE: "The search provider did not answer in time.",
-    ProviderFault.RAISED: "The search provider failed.",
-    ProviderFault.BAD_ANSWER: "The search provider gave an answer that cannot be used.",
-    ProviderFault.QUERY_REFUSED: "The search provider does not take this query; use fewer words.",
-    ProviderFault.UNAUTHORIZED: "The search provider refused the host's credentials.",
-    ProviderFault.RATE_LIMITED: "The search provider asks to be used less often.",
-    ProviderFault.UNAVAILABLE: "The search provider is not available.",
-}
-
-
-def _failure(error: BaseException, query: str, *, expired: bool) -> _Failure:
-    fault, retryable = _judge(error, expired=expired)
-    repeats = _repeats(error, query)
-    name = type(error).__name__
-    told = isinstance(error, SearchProviderError | EgressError) and not repeats
-    tool_error = WebToolError(
-        WebErrorCode.SEARCH_PROVIDER_ERROR,
-        _MESSAGES[fault],
-        retryable=retryable,
-        detail=fault,
-        cause=f"{name}: {error}" if told else name,
-    )
-    return _Failure(error=tool_error, cause=None if repeats else error)
-
-
-def _judge(error: BaseException, *, expired: bool) -> tuple[ProviderFault, bool]:
-    """What the failure is called, and whether the same search may succeed later."""
-    if expired and isinstance(error, TimeoutError):
-        return ProviderFault.DEADLINE, True
-    if isinstance(error, SearchProviderError):
-        return error.fault, error.retryable
-    if isinstance(error, EgressError):
-        return ProviderFault.RAISED, bool(getattr(error, "retryable", False))
-    return ProviderFault.RAISED, isinstance(error, TimeoutError | ConnectionError)
-
-
-def _repeats(error: BaseException, query: str) -> bool:
-    """Whether the query or a word of it, in any spelling, is in the texts of *error*.
-
-    Too careful on purpose: a common word costs the operator one traceback, no more. So does a
-    text that is too long to be searched.
-    """
-    plain = query.strip()
-    words = {plain, *(word for word in plain.split() if len(word) >= _SHORTEST_WORD)}
-    allowed = _MAX_LOOKED_AT // (len(words) * len(_spellings("")))
-    looked_at = 0
-    texts: list[str] = []
-    for text in _texts(error, longest=allowed):
-        looked_at += len(text)
-        texts.append(text)
-        if looked_at > allowed:
-            return True
-    sought = {spelling.casefold() for word in words for spelling in _spellings(word)}
-    return any(spelling in text for text in texts for spelling in sought)
-
-
-def _spellings(word: str) -> tuple[str, ...]:
-    """As it is, and as URLs, JSON and Python write it."""
-    encoded = (quote(word), quote(word, safe=""), quote_plus(word))
-    return (word, *encoded, json.dumps(word)[1:-1], repr(word)[1:-1])
-
-
-def _texts(error: BaseException, *, longest: int) -> Iterator[str]:
-    """The case-folded texts of a chain of errors, their notes and their members.
-
-    One that is longer than *longest* comes as some text that is longer.
-    """
-    waiting: list[BaseException | None] = [error]
-    for _ in range(_MAX_CHAIN):
-        if not waiting:
-            return
-        current = waiting.pop()
-        if current is None:
-            continue
-        yield _text_of(current, longest=longest)
-        waiting += [current.__cause__, current.__context__]
-        waiting += current.exceptions if isinstance(current, BaseExceptionGroup) else ()
-
-
-def _text_of(error: BaseException, *, longest: int) -> str:
-    try:
-        told = str(error)
-        if len(told) > longest:
-            return told
-        notes = getattr(error, "__notes__", ())
-        return f"{told} {error!r} {error.args!r} {notes!r}".casefold()
-    # The text of a foreign error is foreign code.
-    except Exception:  # noqa: BLE001
-        return ""
 
 
 @attrs.frozen(kw_only=True)
@@ -300,21 +196,12 @@ def _outcome(
     malformed = min(len(rows), _MAX_ROWS) - len(hits)
     if malformed and not kept:
         # Never an empty list: nothing found and nothing understood are different answers.
-        raise _bad_rows()
+        raise bad_answer("no row has the form of the port")
     return SearchOutcome(
         results=tuple(_result(row, caps, now) for row in kept[: request.limit]),
         truncated=request.lowered or len(kept) > request.limit or len(rows) > _MAX_ROWS,
         dropped=Dropped(malformed=malformed, bad_url=len(hits) - len(kept)),
         retrieved_at=now,
-    )
-
-
-def _bad_rows() -> WebToolError:
-    return WebToolError(
-        WebErrorCode.SEARCH_PROVIDER_ERROR,
-        _MESSAGES[ProviderFault.BAD_ANSWER],
-        detail=ProviderFault.BAD_ANSWER,
-        cause="no row has the form of the port",
     )
 
 

@@ -18,14 +18,32 @@ from hypothesis import strategies as st
 
 from web_tools import _fence_lookalikes, _visible_classes
 from web_tools._visible_tables import code_points
+from web_tools.testing_api import ApiAnswer, ScriptedApi, Sent
+from web_tools.testing_provider import (
+    Conformance,
+    RuleResult,
+    RuleVerdict,
+    Vendor,
+    VendorRow,
+    check_search_provider,
+)
 
 __all__ = (
     "CONTROL_TOKENS",
+    "ApiAnswer",
+    "Conformance",
     "FencedText",
+    "RuleResult",
+    "RuleVerdict",
+    "ScriptedApi",
+    "Sent",
+    "Vendor",
+    "VendorRow",
     "any_texts",
     "assert_fenced",
     "assert_fenced_results",
     "brackets",
+    "check_search_provider",
     "fence_lookalikes",
     "forged_tag_in",
     "has_control_token",

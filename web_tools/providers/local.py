@@ -7,6 +7,7 @@ from *base_url*: the index knows paths only, so it outlives the port it was serv
 
 import asyncio
 import os
+import re
 import sqlite3
 import tempfile
 import threading
@@ -14,20 +15,33 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final, Self, TypeVar
 from urllib.parse import quote
 
+from egress.url import parse_target
 from web_tools.arguments import SearchRequest
+from web_tools.contract.instants import instant_text, published_at
+from web_tools.contract.options import SearchOptions
+from web_tools.contract.provider import (
+    SearchContext,
+    SearchProvider,
+    SearchRow,
+    define_search_provider,
+)
+from web_tools.contract.sites import is_under
 from web_tools.corpus import Document, unique_paths
 from web_tools.errors import CorpusError, IndexUnusable, ProviderFault, SearchProviderError
 from web_tools.providers._excerpt import make_excerpt
-from web_tools.providers._query import Terms, parse_terms
+from web_tools.providers._literal import sql_tokens
+from web_tools.providers._query import MAX_TERMS, Terms, parse_terms
 from web_tools.search import Cancel, SearchHit
 
 __all__ = ("LocalSearchProvider", "build_index")
 
+_T = TypeVar("_T")
+
 # "arp" and a version: another file, or an index of another form, is refused when opened.
-_APPLICATION_ID: Final = 0x61727001
+_APPLICATION_ID: Final = 0x61727002
 _TITLE_WEIGHT: Final = 3.0
 _MAX_ROWS: Final = 50
 _STEPS_BETWEEN_CHECKS: Final = 10_000
@@ -36,17 +50,23 @@ _MAX_BODY_CHARS: Final = 200_000
 
 _CREATE: Final = """
 CREATE VIRTUAL TABLE pages USING fts5(
-    path UNINDEXED, title, body, tokenize = 'porter unicode61 remove_diacritics 2'
+    path UNINDEXED, title, body, published UNINDEXED,
+    tokenize = 'porter unicode61 remove_diacritics 2'
 )
 """
-_INSERT: Final = "INSERT INTO pages (path, title, body) VALUES (?, ?, ?)"
+_INSERT: Final = "INSERT INTO pages (path, title, body, published) VALUES (?, ?, ?, ?)"
 # The best candidates by the whole page and by the title alone. bm25 holds a word that most
 # pages have for worthless ("with"), although it says everything in a title; the sum of both
 # scores finds 16 of 20 topics first where the first alone finds 12. Lower scores are better.
 _CANDIDATES: Final = """
-SELECT rowid, bm25(pages, 0.0, ?, 1.0) FROM pages WHERE pages MATCH ? ORDER BY 2, 1 LIMIT ?
+SELECT rowid, bm25(pages, 0.0, ?, 1.0, 0.0) FROM pages WHERE pages MATCH ? ORDER BY 2, 1 LIMIT ?
 """
-_PAGE: Final = "SELECT path, title, substr(body, 1, ?) FROM pages WHERE rowid = ?"
+# For the contract: every word, and no page that is older or of an unknown date when that counts.
+_LITERAL: Final = """
+SELECT rowid FROM pages WHERE pages MATCH ? AND (? IS NULL OR published >= ?)
+ORDER BY bm25(pages, 0.0, ?, 1.0, 0.0), rowid LIMIT ?
+"""
+_PAGE: Final = "SELECT path, title, substr(body, 1, ?), published FROM pages WHERE rowid = ?"
 
 
 def build_index(documents: Iterable[Document], path: Path) -> None:
@@ -117,6 +137,31 @@ class LocalSearchProvider:
             return ()
         return await self._in_thread(lambda stop: self._find(terms, request.limit, stop))
 
+    def as_search_provider(self, *, name: str = "local") -> SearchProvider:
+        """This index under the contract of `web.search`: every word of the query, all options.
+
+        It stays this object's: close it as before.
+        """
+        base = parse_target(f"{self._base_url}/")
+
+        async def search(
+            query: str, options: SearchOptions, context: SearchContext
+        ) -> Sequence[SearchRow]:
+            tokens = sql_tokens(query)
+            if len(tokens) > MAX_TERMS:
+                raise SearchProviderError(
+                    ProviderFault.QUERY_REFUSED, f"more than {MAX_TERMS} terms"
+                )
+            elsewhere = options.site is not None and not is_under(options.site, base)
+            if elsewhere or (context.signal is not None and context.signal.is_set()):
+                return ()
+            since = None if options.freshness is None else options.freshness.since
+            return await self._in_thread(
+                lambda stop: self._find_literal(tokens, options.count, since, stop)
+            )
+
+        return define_search_provider(name=name, search=search, plain=True, origins=())
+
     def close(self) -> None:
         """Stop a running search and close the index. Closing twice does nothing."""
         self._closing.set()
@@ -131,9 +176,7 @@ class LocalSearchProvider:
         """Close it."""
         self.close()
 
-    async def _in_thread(
-        self, work: Callable[[threading.Event], Sequence[SearchHit]]
-    ) -> Sequence[SearchHit]:
+    async def _in_thread(self, work: Callable[[threading.Event], Sequence[_T]]) -> Sequence[_T]:
         stop = threading.Event()
         if self._closing.is_set():
             raise SearchProviderError(
@@ -147,12 +190,28 @@ class LocalSearchProvider:
 
     def _find(self, terms: Terms, limit: int, stop: threading.Event) -> Sequence[SearchHit]:
         """Runs in the thread."""
+        with self._reading(stop):
+            best = self._rank(terms.to_match())[:limit]
+            return tuple(self._hit(rowid, terms) for rowid in best)
+
+    def _find_literal(
+        self, tokens: Sequence[str], limit: int, since: str | None, stop: threading.Event
+    ) -> Sequence[SearchRow]:
+        """Runs in the thread."""
+        words = tuple(dict.fromkeys(re.findall(r"\w+", " ".join(tokens).lower())))
+        values = (" ".join(tokens), since, since, _TITLE_WEIGHT, min(limit, _MAX_ROWS))
+        with self._reading(stop):
+            found = self._connection.execute(_LITERAL, values).fetchall()
+            return tuple(self._row(rowid, words) for (rowid,) in found)
+
+    @contextmanager
+    def _reading(self, stop: threading.Event) -> Iterator[None]:
+        """One use of the connection, which ends when it is no longer wanted."""
         try:
             self._connection.set_progress_handler(
                 lambda: stop.is_set() or self._closing.is_set(), _STEPS_BETWEEN_CHECKS
             )
-            best = self._rank(terms.to_match())[:limit]
-            return tuple(self._hit(rowid, terms) for rowid in best)
+            yield
         except sqlite3.Error as error:
             # The text of an SQLite error can hold the expression, and with it the query.
             raise SearchProviderError(
@@ -172,19 +231,38 @@ class LocalSearchProvider:
 
     def _hit(self, rowid: int, terms: Terms) -> SearchHit:
         row = self._connection.execute(_PAGE, (_MAX_BODY_CHARS, rowid)).fetchone()
-        path, title, body = row
+        path, title, body, _ = row
         return SearchHit(
             title=title, url=self._base_url + path, snippet=make_excerpt(body, terms.words)
         )
 
+    def _row(self, rowid: int, words: Sequence[str]) -> SearchRow:
+        found = self._connection.execute(_PAGE, (_MAX_BODY_CHARS, rowid)).fetchone()
+        path, title, body, published = found
+        return SearchRow(
+            title=title,
+            url=self._base_url + path,
+            snippet=make_excerpt(body, tuple(words)),
+            published_at=published,
+        )
+
 
 def _fill(connection: sqlite3.Connection, documents: Iterable[Document]) -> None:
-    rows = [(page.path, page.title, page.text) for page in unique_paths(documents).values()]
+    rows = [
+        (page.path, page.title, page.text, _instant(page.published))
+        for page in unique_paths(documents).values()
+    ]
     with connection:
         connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         connection.execute(_CREATE)
         connection.executemany(_INSERT, rows)
         connection.execute("INSERT INTO pages (pages) VALUES ('optimize')")
+
+
+def _instant(published: str | None) -> str | None:
+    """Of one form, so that texts compare as instants do."""
+    at = published_at(published)
+    return None if at is None else instant_text(at)
 
 
 @contextmanager
@@ -227,7 +305,7 @@ def _open_read_only(path: Path) -> sqlite3.Connection:
 def _require_ours(connection: sqlite3.Connection, path: Path) -> None:
     if connection.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
         raise IndexUnusable(f"not an index of this version: {path}")
-    connection.execute("SELECT path, title, body FROM pages LIMIT 1").fetchone()
+    connection.execute("SELECT path, title, body, published FROM pages LIMIT 1").fetchone()
 
 
 def _forbid_writing(connection: sqlite3.Connection) -> None:

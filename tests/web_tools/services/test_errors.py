@@ -17,6 +17,7 @@ from egress.errors import (
     EgressError,
     EntryReason,
     FetchError,
+    RequestRefused,
     UrlReason,
     UrlRejected,
 )
@@ -136,6 +137,8 @@ def sample(kind: type[EgressError]) -> EgressError:
         return EgressDenied(violation())
     if kind is AllowlistError:
         return AllowlistError(entry="*", reason=EntryReason.WILDCARD)
+    if kind is RequestRefused:
+        return RequestRefused("the body", "must be bytes")
     if issubclass(kind, FetchError):
         return kind(host="10.0.0.7", detail="refused")
     return kind("closed")
