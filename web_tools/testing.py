@@ -5,6 +5,7 @@ character by character with `unicodedata`, delete what is skipped and search the
 Needs Hypothesis.
 """
 
+import base64
 import html
 import html.entities
 import random
@@ -61,7 +62,8 @@ _OPEN: Final = re.compile(
     rf'<{TAG} nonce="([0-9a-f]{{32}})"'
     r' kind="(page|search-item|error|redirect|file-name|summary)"'
     r' source="([!#-;=?-~]*)" retrieved-at="([!#-;=?-~]*)" revision="(sha256:[0-9a-f]{64})"'
-    r' shown="([0-9]+)" total="([0-9]+)" truncated="(true|false)"> ([ -~]+)'
+    r' shown="([0-9]+)" total="([0-9]+)" truncated="(true|false)"'
+    r'( mode="(?:datamark" mark="(?:U\+[0-9A-F]{4})+|encode)")?> ([ -~]+)'
 )
 _ATTRIBUTES: Final = (
     "nonce",
@@ -424,11 +426,15 @@ def unexplained_invisibles(text: str) -> list[str]:
 
 @attrs.frozen(kw_only=True)
 class FencedText:
-    """A block taken apart: attributes by name, the notice, the body."""
+    """A block taken apart: attributes by name, the notice, the body.
+
+    `plain` is the body without its mode: marks taken out, base64 decoded.
+    """
 
     attributes: Mapping[str, str]
     notice: str
     body: str
+    plain: str
 
 
 def _expect(condition: object, message: str) -> None:
@@ -444,21 +450,45 @@ def _block_at(text: str, start: int) -> tuple[FencedText, int]:
     end = text.find(closing, opening.end())
     _expect(end >= 0, "the block is not closed")
     _expect(text[opening.end()] == "\n", "the notice does not end the first line")
+    attributes = dict(zip(_ATTRIBUTES, opening.groups()[:8], strict=True))
+    attributes |= dict(re.findall(' (mode|mark)="([^"]*)"', opening[9] or ""))
+    body = text[opening.end() + 1 : end] if end > opening.end() else ""
     parts = FencedText(
-        attributes=dict(zip(_ATTRIBUTES, opening.groups()[:8], strict=True)),
-        notice=opening[9],
-        body=text[opening.end() + 1 : end] if end > opening.end() else "",
+        attributes=attributes, notice=opening[10], body=body, plain=_plain(body, attributes)
     )
     return parts, end + len(closing)
 
 
+def _plain(body: str, attributes: Mapping[str, str]) -> str:
+    """The body without its mode."""
+    mode = attributes.get("mode", "fence")
+    if mode == "encode":
+        try:
+            return base64.b64decode(body, validate=True).decode()
+        except ValueError as error:
+            raise AssertionError("the body is not the base64 of a text") from error
+    if mode == "datamark":
+        codes = attributes["mark"].split("U+")[1:]
+        return body.replace("".join(chr(int(code, 16)) for code in codes), "")
+    return body
+
+
 def _assert_inert(block: FencedText) -> None:
     nonce, body = block.attributes["nonce"], block.body
-    _expect(nonce not in body.lower(), "the nonce occurs in the body")
     others = [value for name, value in block.attributes.items() if name != "nonce"]
     _expect(
         all(nonce not in value.lower() for value in others), "the nonce occurs twice in the tag"
     )
+    # What a model reads when it undoes the mode has to be as harmless as what it is shown.
+    for reading in {body, block.plain}:
+        _assert_inert_text(reading, nonce)
+    shown, total = int(block.attributes["shown"]), int(block.attributes["total"])
+    truncated = block.attributes["truncated"] == "true"
+    _expect(truncated == (shown < total), "truncated does not agree with the counts")
+
+
+def _assert_inert_text(body: str, nonce: str) -> None:
+    _expect(nonce not in body.lower(), "the nonce occurs in the body")
     _expect(not forged_tag_in(body), "the body contains a spelling of the tag")
     _expect(not has_control_token(body), "the body contains a control token")
     _expect(
@@ -466,9 +496,6 @@ def _assert_inert(block: FencedText) -> None:
     )
     _expect(not re.search("\r(?!\n)", body), "a lone carriage return")
     _expect(not unexplained_invisibles(body), "an invisible character nothing explains")
-    shown, total = int(block.attributes["shown"]), int(block.attributes["total"])
-    truncated = block.attributes["truncated"] == "true"
-    _expect(truncated == (shown < total), "truncated does not agree with the counts")
 
 
 def assert_fenced(text: str) -> FencedText:
