@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -43,6 +44,7 @@ __all__ = (
     "SystemClock",
     "ToolRuntime",
     "TurnRequest",
+    "fence_by_default",
     "has_preflight",
     "is_framing",
     "is_listed",
@@ -354,6 +356,16 @@ class Frame(Protocol):
     def __call__(self, text: str, *, source: str, burned: set[str]) -> str:
         """The fenced text; nonces are drawn outside `burned` and added to it."""
         ...
+
+
+def fence_by_default(text: str, *, source: str, burned: set[str]) -> str:
+    """The `Frame` of a run that was given none: the fence of `runtime_pack.framing`.
+
+    Found by its name when the first text from outside comes, so that the loop knows no web and a
+    run without such a text does not load it.
+    """
+    frame: Frame = importlib.import_module("runtime_pack.framing").fence_frame
+    return frame(text, source=source, burned=burned)
 
 
 Chance: TypeAlias = Callable[[], float]

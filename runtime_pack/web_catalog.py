@@ -37,9 +37,10 @@ from egress.decision import enforced
 from egress.ports import Fetch, FetchLimits
 from egress.violation import violation_of
 from runtime_pack.catalog import TURN_TOOL, Effects, Executed, ToolOutput, ToolSpec
-from runtime_pack.errors import ContractError, EmitterError
+from runtime_pack.errors import ContractError, EmitterError, not_one_of
 from runtime_pack.events import Event
 from runtime_pack.fault_log import log_fault
+from runtime_pack.framing import fence_frame
 from runtime_pack.guard import GuardedRuntime
 from runtime_pack.inner import frozen
 from runtime_pack.labels import CLEAN, Integrity, Label, join
@@ -73,11 +74,12 @@ from web_tools.extract import Extractor
 from web_tools.fence import (
     FenceKind,
     FenceMeta,
+    FenceMode,
+    FenceStyle,
     NonceBook,
     ResultText,
     fence_aside,
     fence_results_aside,
-    fence_text,
 )
 from web_tools.read import Page, PageReader
 from web_tools.search import SearchOutcome, WebSearchProvider, run_search
@@ -148,6 +150,7 @@ def create_web_tool_runtime(
     run_limits: RunLimits | None = None,
     run_used: RunUsage | None = None,
     revisions: RevisionStore | None = None,
+    fence_mode: FenceMode | str = FenceMode.FENCE,
     unsafe_report_only: bool = False,
 ) -> ToolRuntime:
     """*base* with `web:search` and `web:read` for one run.
@@ -166,6 +169,8 @@ def create_web_tool_runtime(
             from there.
         revisions: keeps every text that is read or found, whole and under its digest, so that the
             quotations of an answer can be checked. A text that it cannot keep is read all the same.
+        fence_mode: how a text from outside is written inside its fence: as it is (`fence`), with a
+            mark behind each word (`datamark`) or in base64 (`encode`), for models that cope.
         unsafe_report_only: what would be denied is told with `EGR004O` and read all the same,
             metadata addresses excepted; for drafting a list, never for serving.
 
@@ -177,7 +182,7 @@ def create_web_tool_runtime(
     Raises:
         AllowlistError: an entry is malformed, here or in a list of the contract of a guarded
             *base*; the list is refused as a whole.
-        ContractError: *base* has a tool of one of the two names.
+        ContractError: *base* has a tool of one of the two names, or there is no such mode.
     """
     require_method("provider", provider, "search")
     require_method("emitter", emitter, "emit")
@@ -195,11 +200,19 @@ def create_web_tool_runtime(
         run_limits=run_limits or RunLimits(),
         run_used=run_used or RunUsage(),
         revisions=revisions,
+        style=_style(fence_mode),
     )
     _refuse_own_names(base)
     if isinstance(base, GuardedRuntime):
         return base.rewrap(lambda inner: _WebToolRuntime(inner, setup))
     return _WebToolRuntime(base, setup)
+
+
+def _style(mode: FenceMode | str) -> FenceStyle:
+    try:
+        return FenceStyle(mode=FenceMode(mode))
+    except ValueError as error:
+        raise ContractError("fence_mode", not_one_of(mode, FenceMode)) from error
 
 
 def web_usage(runtime: ToolRuntime, run: str) -> RunUsage:
@@ -225,11 +238,6 @@ def _refuse_own_names(base: ToolRuntime) -> None:
             raise ContractError(name, "the runtime below has a tool of this name already")
 
 
-def fence_frame(text: str, *, source: str, burned: set[str]) -> str:
-    """The fence as the `Frame` port of a task run: for outputs of host tools from outside."""
-    return fence_text(text, meta=_frame_meta(source), nonces=NonceBook(burned=burned))
-
-
 def _frame_meta(source: str) -> FenceMeta:
     return FenceMeta(kind=FenceKind.PAGE, source=source, retrieved_at=None)
 
@@ -253,6 +261,7 @@ class _Setup:
     run_limits: RunLimits
     run_used: RunUsage
     revisions: RevisionStore | None
+    style: FenceStyle
 
     def policy(self, lists: _Lists) -> EgressPolicy:
         """What a run under these lists of its contract may read."""
@@ -437,7 +446,8 @@ class _WebToolRuntime:
             # Whatever the tool claims: nobody put a fence around this.
             return attrs.evolve(output, framed=False) if output.framed else output
         meta, nonces = _frame_meta(f"tool:{name}"), NonceBook(burned=context.burned)
-        block = await fence_aside(output.text, meta=meta, nonces=nonces)
+        style = self._setup.style
+        block = await fence_aside(output.text, meta=meta, nonces=nonces, style=style)
         return attrs.evolve(output, text=block.text, framed=True)
 
     def frames(self, name: str) -> bool:
@@ -476,6 +486,7 @@ class _WebToolRuntime:
             [ResultText(title=r.title, snippet=r.snippet, source=r.url) for r in found.results],
             retrieved_at=found.retrieved_at,
             nonces=NonceBook(burned=context.burned),
+            style=self._setup.style,
         )
         await self._keep(result.whole for result in found.results)
         return _external(
@@ -494,7 +505,8 @@ class _WebToolRuntime:
             dropped_chars=_dropped(page),
         )
         nonces = NonceBook(burned=context.burned)
-        block = (await fence_aside(page.text, meta=meta, nonces=nonces)).text
+        fenced = await fence_aside(page.text, meta=meta, nonces=nonces, style=self._setup.style)
+        block = fenced.text
         await self._keep((page.whole,))
         return _external(text=block, data=_read_data(page, block), citations=(page.citation,))
 

@@ -502,7 +502,7 @@ def _told(name: str, state: BranchState, runtime: GuardedRuntime) -> str:
     """What a branch is told of one that it depends on: fenced, or as a JSON text that cannot end early."""
     run, label = runtime.task_run, state.label
     heading = f"Result of the branch {name} ({label.integrity}, {label.confidentiality}):"
-    if label.integrity is Integrity.EXTERNAL and run.frame is not None:
+    if label.integrity is Integrity.EXTERNAL:
         return f"{heading}\n{run.frame(state.text, source=f'branch:{name}', burned=run.burned)}"
     return f"{heading}\n{orjson.dumps(state.text).decode()}"
 

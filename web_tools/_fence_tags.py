@@ -92,9 +92,53 @@ def _spells_name(start: str) -> bool:
     return _NAME_LETTERS.startswith(letters)
 
 
+# ASCII alone: letters of either case, without what a reader skips.
+_ASCII: Final = bytes(range(128))
+_NAME_BYTES: Final = _NAME_LETTERS.encode()
+_LOWER: Final = bytes.maketrans(_ASCII, _ASCII.lower())
+_NOT_ALPHANUMERIC: Final = bytes(byte for byte in _ASCII if not chr(byte).isalnum())
+# `<`, `>`, and what opens an escape, in what is left of a text between a bracket and an escape
+# without the letters of the name and what is skipped; and without letters at all.
+_STOPS: Final = bytes.maketrans(
+    _ASCII, bytes(b if chr(b) in "<>&%\\" else ord(".") for b in _ASCII)
+)
+_SKIPPED_OR_NAME: Final = bytes(
+    byte
+    for byte in _ASCII
+    if chr(byte) not in "<>&%\\" and (not chr(byte).isalnum() or chr(byte).lower() in _NAME_LETTERS)
+)
+_NO_STOPS: Final = bytes(byte for byte in _ASCII if chr(byte) not in "<>&%\\")
+_ESCAPES: Final = (b"&", b"%", b"\\")
+
+
+def _spells_name_plainly(data: bytes) -> bool:
+    """Whether an ASCII text has all letters of the name in a row but for what is skipped."""
+    return _NAME_BYTES in data.translate(_LOWER, _NOT_ALPHANUMERIC)
+
+
+def _may_spell_tag(data: bytes) -> bool:
+    """Whether any reading of an ASCII text may have a tag; true when in doubt.
+
+    Either all letters of the name stand there plainly, or an escape stands in the name: behind a
+    bracket with nothing but letters of the name between, or behind another escape.
+    """
+    if _spells_name_plainly(data):
+        return True
+    escapes = [escape for escape in _ESCAPES if escape in data]
+    if not escapes:
+        return False
+    after_brackets = data.translate(_STOPS, _SKIPPED_OR_NAME)
+    if any(b"<" + escape in after_brackets for escape in escapes):
+        return True
+    alone = data.translate(None, _NO_STOPS)
+    return any(first + second in alone for first in escapes for second in escapes)
+
+
 def _may_have_tag(text: str) -> bool:
     """Cheap test that saves folding a text that is not ASCII; true when in doubt."""
-    if text.isascii() or len(text) < _SHORT_CHARS or _WIDE_BRACKET in text:
+    if text.isascii():
+        return len(text) < _SHORT_CHARS or _spells_name_plainly(text.encode())
+    if len(text) < _SHORT_CHARS or _WIDE_BRACKET in text:
         return True
     found = _letters_after_brackets(text)
     for first in itertools.islice(found, _MAX_LOOKS):
@@ -132,6 +176,8 @@ def find_tags(text: str) -> list[Span]:
     there plainly. Direction controls inside the span stay, behind the marker: their partners may
     stand outside.
     """
+    if text.isascii() and not _may_spell_tag(text.encode()):
+        return []
     matches: list[tuple[int, int, bool]] = []
     for reading in readings(text):
         if _may_have_tag(reading.text):  # most texts are folded never or once

@@ -9,7 +9,7 @@ Source: the templates and tokenizer files named beside each row.
 import functools
 import re
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from web_tools import _visible_tables
@@ -97,9 +97,13 @@ def _less_than() -> re.Pattern[str]:
         for word in f"{_TOOL_ELEMENTS} {_OTHER_ELEMENTS}".split()
         for slash in ("", "/")
     ]
-    namespaced = _trie((word, _ELEMENT_END) for word in _TOOL_ELEMENTS.split())
-    plain = _trie(_entries(_BEHIND_LESS_THAN) + elements)
-    return re.compile(f"<(?={plain}|/?[A-Za-z]{{1,16}}+:{namespaced})")
+    return re.compile(f"<(?={_trie(_entries(_BEHIND_LESS_THAN) + elements)})")
+
+
+@functools.cache
+def _namespaced() -> re.Pattern[str]:
+    """A tool element under a namespace, from the colon: there are fewer of them than brackets."""
+    return re.compile(f":(?={_trie((word, _ELEMENT_END) for word in _TOOL_ELEMENTS.split())})")
 
 
 @functools.cache
@@ -181,11 +185,26 @@ def _bar_starts(text: str) -> list[int]:
     return starts
 
 
+_NAMESPACE: Final = re.compile(r"</?[A-Za-z]{1,16}\Z")
+_NAMESPACE_CHARS: Final = 18
+
+
+def _namespaced_starts(text: str) -> Iterator[int]:
+    for found in _namespaced().finditer(text):
+        colon = found.start()
+        begin = max(colon - _NAMESPACE_CHARS, 0)
+        opened = _NAMESPACE.search(text[begin:colon])
+        if opened:
+            yield begin + opened.start()
+
+
 def _starts(text: str) -> list[int]:
     """Offsets of the first characters of literals, in order."""
     starts: list[int] = []
     if "<" in text:
         starts += [found.start() for found in _less_than().finditer(text)]
+        if ":" in text:
+            starts += _namespaced_starts(text)
         starts += _bar_starts(text)
     if "[" in text:
         starts += [found.start() for found in _bracket().finditer(text)]

@@ -86,7 +86,8 @@ def create_agent_task_run(
         approver: decides pending requests while the run is alive; without one the run suspends.
         emitter: receives denials of policy; raising stops the action.
         audit: the log that every decision goes to before it takes effect.
-        frame: fences outputs from outside that are not fenced yet.
+        frame: fences texts from outside that are not fenced yet; `runtime_pack.framing.fence_frame`
+            when absent.
         seal: authenticates saved states; a random one seals for this process only.
         input_guards: see what users said before the model does, one after the other.
         output_check: judges an answer before the run counts as completed; the contract says what an

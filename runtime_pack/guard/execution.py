@@ -75,6 +75,13 @@ OUTCOME_UNKNOWN: Final = refusal(
 )
 
 
+_NO_OUTPUT: Final = refusal(
+    CallCode.TOOL_ERROR,
+    "The tool answered with something that is not a tool output.",
+    executed=Executed.YES,
+)
+
+
 class Recorder:
     """What a tool may write to the log: that the policy stopped something in its own step."""
 
@@ -338,8 +345,9 @@ class Execution:
         """The output with a label no better than its tool's, fenced if it comes from outside."""
         run = self._run
         label, text = join(output.label, spec.floor_label), output.text
-        framed = output.framed and self._frames(spec.name)
-        if not framed and run.frame is not None and label.integrity is Integrity.EXTERNAL:
+        # Our own words about an output that is none need no fence.
+        framed = output is _NO_OUTPUT or (output.framed and self._frames(spec.name))
+        if not framed and label.integrity is Integrity.EXTERNAL:
             text = clean_text(run.frame(text, source=f"tool:{spec.name}", burned=run.burned))
             framed = True
         if label is output.label and text is output.text and framed is output.framed:
@@ -365,8 +373,7 @@ def checked_output(output: object) -> ToolOutput:
     Tools are the host's code, and Python does not hold them to the annotations.
     """
     if not isinstance(output, ToolOutput) or not _is_well_formed(output):
-        text = "The tool answered with something that is not a tool output."
-        return refusal(CallCode.TOOL_ERROR, text, executed=Executed.YES)
+        return _NO_OUTPUT
     text, data = clean_text(output.text), output.data
     # A text that can be stored, as most data is, was looked at just now.
     if data is not None and data is not text and not _is_json(data):

@@ -33,6 +33,7 @@ from runtime_pack.guard.execution import call_context, checked_output, exhausted
 from runtime_pack.guard.recall import Recall
 from runtime_pack.guard.task_run import Held, TaskRun, Told
 from runtime_pack.inner import frozen
+from runtime_pack.labels import Integrity
 from runtime_pack.ledger import UNLIMITED, Shortfall
 from runtime_pack.machine import (
     Admission,
@@ -356,6 +357,7 @@ class Judge:
         try:
             work = runtime.preflight(name, own, context)
             refused: object = await bounded(self._run, None, work)
+            return None if refused is None else self._told(name, checked_output(refused))
         except (AuditError, EmitterError, KeyboardInterrupt, SystemExit, asyncio.CancelledError):
             raise
         except TimeUp as error:
@@ -368,7 +370,14 @@ class Judge:
             log_fault(f"the preflight of {name}", error, run=self._run.id)
             text = f"The check of this call failed ({type(error).__name__})."
             return refusal(CallCode.POLICY_ERROR, text)
-        return None if refused is None else checked_output(refused)
+
+    def _told(self, name: str, output: ToolOutput) -> ToolOutput:
+        """The refusal as the model is told it: fenced, unless its label says that it is the host's own."""
+        if output.label.integrity is not Integrity.EXTERNAL:
+            return output
+        run = self._run
+        text = clean_text(run.frame(output.text, source=f"tool:{name}", burned=run.burned))
+        return attrs.evolve(output, text=text, framed=True)
 
     async def _stricter(
         self, call: IngestedCall, offered: Mapping[str, ToolSpec], context: ExecutionContext

@@ -58,6 +58,7 @@ from runtime_pack.ports import (
     InputGuard,
     OutputCheck,
     Summariser,
+    fence_by_default,
 )
 from runtime_pack.prices import PriceTable
 from runtime_pack.records import StepRecord, log_word
@@ -261,7 +262,7 @@ class TaskRun:
         self.emitter = emitter
         self.audit = audit
         self.clock = clock
-        self.frame = frame
+        self.frame: Frame = fence_by_default if frame is None else frame
         self.seal = seal
         self.kill_switch = kill_switch
         self.chance = chance

@@ -138,7 +138,7 @@ class Compactor:
         """Show the summary; it stands in a fence when a part of what it sums up came from outside."""
         run = self._run
         text = summary.encode()[:limit_bytes].decode(errors="ignore")
-        if parts.label.integrity is Integrity.EXTERNAL and run.frame is not None:
+        if parts.label.integrity is Integrity.EXTERNAL:
             text = clean_text(run.frame(text, source="summary", burned=run.burned))
         text = f"{SUMMARY_NOTICE}\n{text}"
         self._keeper.compact(Compaction(cut=parts.cut, text=text, label=parts.label))

@@ -6,6 +6,7 @@ text; it has labels for that.
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -20,6 +21,7 @@ _OPEN: Final = re.compile(
     r'<untrusted-web-content nonce="(?P<nonce>[0-9a-f]{32})"(?P<attributes>[^<>]*)>[^\n]*\n'
 )
 _SOURCE: Final = re.compile(r' source="(?P<source>[^"]*)"')
+_MARK: Final = re.compile(r' mode="datamark" mark="(?P<codes>(?:U\+[0-9A-F]{4})+)"')
 # Pages come as Markdown, in which a literal star or underscore has a backslash.
 _ESCAPED: Final = re.compile(r"\\([!-/:-@\[-`{-~])")
 
@@ -40,11 +42,26 @@ def blocks(text: str) -> Iterator[Block]:
         end = text.find(close, opened.end() - 1)
         if end < 0:
             return
-        source = _SOURCE.search(opened["attributes"])
+        attributes = opened["attributes"]
+        source = _SOURCE.search(attributes)
         yield Block(
-            source="" if source is None else source["source"], body=text[opened.end() : end]
+            source="" if source is None else source["source"],
+            body=_plain(text[opened.end() : end], attributes),
         )
         at = end + len(close)
+
+
+def _plain(body: str, attributes: str) -> str:
+    """The body as it was before its mode: marks taken out, base64 decoded if it is any."""
+    if ' mode="encode"' in attributes:
+        try:
+            return base64.b64decode(body, validate=True).decode()
+        except ValueError:
+            return body
+    mark = _MARK.search(attributes)
+    if mark is None:
+        return body
+    return body.replace("".join(chr(int(code, 16)) for code in mark["codes"].split("U+")[1:]), "")
 
 
 def last_batch(messages: Sequence[Message]) -> tuple[ToolMessage, ...]:

@@ -46,6 +46,7 @@ from runtime_pack.testing import (
     ToolShelf,
     escalate,
     reply,
+    shown_as_it_is,
 )
 
 HERE = ExecutionContext()
@@ -54,7 +55,7 @@ HERE = ExecutionContext()
 def guarded(
     shelf: ToolShelf, contract: TaskContract | None = None, **options: Any
 ) -> tuple[AgentTaskRun, GuardedRuntime]:
-    run = create_agent_task_run(contract or TaskContract(), **options)
+    run = create_agent_task_run(contract or TaskContract(), frame=shown_as_it_is, **options)
     runtime = create_agent_runtime(model=ScriptedModel([reply(), reply()]), tools=shelf.tools)
     return run, run.guard_runtime(runtime)
 

@@ -41,6 +41,7 @@ from runtime_pack.testing import (
     assert_one_result_per_call,
     calls,
     reply,
+    shown_as_it_is,
 )
 
 GATE = ToolPolicy([ToolRule(tool="t:gate", approval_class="request_user")])
@@ -76,7 +77,7 @@ async def started(
         tool_catalog=shelf.specs if offered is None else offered,
     )
     result = await run_governed_agent_loop(
-        runtime=create_agent_task_run(contract).guard_runtime(runtime),
+        runtime=create_agent_task_run(contract, frame=shown_as_it_is).guard_runtime(runtime),
         execute_turn_input=given,
         store=store,
         max_turns=max_turns,
@@ -99,7 +100,9 @@ async def resumed(
     model = ScriptedModel(script)
     runtime = create_agent_runtime(model=model, tools=shelf.tools)
     result = await resume_governed_agent_loop(
-        runtime=(run or create_agent_task_run(contract)).guard_runtime(runtime),
+        runtime=(run or create_agent_task_run(contract, frame=shown_as_it_is)).guard_runtime(
+            runtime
+        ),
         store=store,
         run_id=run_id,
         decisions=decisions,
@@ -306,7 +309,9 @@ def test_a19_two_resumes_with_one_approval_run_the_call_once() -> None:
         async def attempt() -> LoopResult:
             runtime = create_agent_runtime(model=ScriptedModel([reply()]), tools=shelf.tools)
             return await resume_governed_agent_loop(
-                runtime=create_agent_task_run(contract).guard_runtime(runtime),
+                runtime=create_agent_task_run(contract, frame=shown_as_it_is).guard_runtime(
+                    runtime
+                ),
                 store=store,
                 run_id=first.run_id,
                 decisions=[approve(first)],
@@ -357,7 +362,7 @@ def test_a28_a33_the_model_is_not_asked_while_a_call_is_pending() -> None:
         waiting, nobody = await resumed(store, first.run_id, [], shelf, contract)
         runtime = create_agent_runtime(model=model, tools=shelf.tools)
         await resume_governed_agent_loop(
-            runtime=create_agent_task_run(contract).guard_runtime(runtime),
+            runtime=create_agent_task_run(contract, frame=shown_as_it_is).guard_runtime(runtime),
             store=store,
             run_id=first.run_id,
             decisions=[approve(first)],

@@ -64,6 +64,7 @@ from runtime_pack.testing import (
     ToolShelf,
     calls,
     reply,
+    shown_as_it_is,
 )
 
 POLICY: Final = ToolPolicy(
@@ -144,7 +145,9 @@ def told(play: Play, door: str, folder: Path) -> list[Any]:
     words, seen = list(play.words), list[Any]()
 
     def runtime(audit: AuditLog) -> Any:
-        run = create_agent_task_run(play.contract, run_id="run-1", audit=audit, clock=clock)
+        run = create_agent_task_run(
+            play.contract, run_id="run-1", audit=audit, clock=clock, frame=shown_as_it_is
+        )
         return run.guard_runtime(create_agent_runtime(model=model, tools=tools.tools))
 
     given_: dict[str, Any] = {

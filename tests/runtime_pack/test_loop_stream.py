@@ -57,7 +57,14 @@ from runtime_pack.errors import ModelError, ModelFault, ModelRequestError
 from runtime_pack.labels import Integrity, Label
 from runtime_pack.messages import Json, Usage
 from runtime_pack.ports import Model
-from runtime_pack.testing import MovableClock, ScriptedModel, ToolShelf, calls, reply
+from runtime_pack.testing import (
+    MovableClock,
+    ScriptedModel,
+    ToolShelf,
+    calls,
+    reply,
+    shown_as_it_is,
+)
 
 ONE = calls(("a", "t:tool", "{}"))
 GATED = ToolPolicy([ToolRule(tool="t:gate", approval_class="request_user")])
@@ -78,7 +85,7 @@ class Stage:
     reading: dict[str, Any] = attrs.field(factory=dict)
 
     def runtime(self) -> Any:
-        self.run = create_agent_task_run(self.contract, **self.options)
+        self.run = create_agent_task_run(self.contract, frame=shown_as_it_is, **self.options)
         return self.run.guard_runtime(
             create_agent_runtime(model=self.model, tools=self.shelf.tools)
         )

@@ -29,7 +29,7 @@ from runtime_pack.catalog import ToolSpec
 from runtime_pack.messages import FinishReason, Json, ToolMessage
 from runtime_pack.remembered import Denied
 from runtime_pack.repeats import fingerprint_of
-from runtime_pack.testing import ToolShelf, calls, reply
+from runtime_pack.testing import ToolShelf, calls, reply, shown_as_it_is
 
 # In the order in which they are asked; each with the code that the model is told.
 CODES: Final = {
@@ -75,7 +75,7 @@ class World:
             max_steps=2 if "budget" in faults else 9,
             wrap_up=False,
         )
-        self.run = create_agent_task_run(contract)
+        self.run = create_agent_task_run(contract, frame=shown_as_it_is)
         self.inner = create_agent_runtime(model=self, tools=self.shelf.tools)
         self.preflights = 0
 
