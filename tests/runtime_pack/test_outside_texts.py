@@ -393,7 +393,7 @@ def test_whoever_says_that_a_text_is_fenced_is_known() -> None:
 
 def test_whoever_fences_is_known() -> None:
     """The fence is called where texts from outside become outputs, and nowhere else."""
-    names = ("fence", "fence_aside", "fence_results", "fence_results_aside")
+    names = ("fence", "fence_aside", "fence_results", "fence_results_aside", "fence_text")
 
     assert {place for name in names for place in places(is_call_of(name))} == {
         "runtime_pack/framing:fence_frame",
