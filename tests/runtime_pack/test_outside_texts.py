@@ -337,6 +337,7 @@ def test_one_function_makes_blocks() -> None:
     assert {"web_tools/fence:_fence"} == places(is_call_of("FencedBlock"))
     assert {
         "web_tools/fence:_fence",
+        "web_tools/fence:fence_text",
         "web_tools/fence:refence",
         "web_tools/fence:shorten_text",
     } == (places(is_call_of("_assemble")))
@@ -382,7 +383,7 @@ def test_whoever_says_that_a_text_is_fenced_is_known() -> None:
         )
 
     assert places(says_so) == {
-        "runtime_pack/agent:_take_turn",  # a turn, which is the model's own
+        "runtime_pack/agent:execute_tool",  # a turn, which is the model's own
         "runtime_pack/guard/__init__:_turn_as_tool",
         "runtime_pack/guard/judge:_told",
         "runtime_pack/machine:refusal",  # our own words
@@ -396,12 +397,14 @@ def test_whoever_fences_is_known() -> None:
     names = ("fence", "fence_aside", "fence_results", "fence_results_aside", "fence_text")
 
     assert {place for name in names for place in places(is_call_of(name))} == {
+        "runtime_pack/framing:_frame_of",
         "runtime_pack/framing:fence_frame",
         "runtime_pack/web_catalog:_framed",
         "runtime_pack/web_catalog:_read",
         "runtime_pack/web_catalog:_search",
         "web_tools/fence:fence_aside",
         "web_tools/fence:fence_results_aside",
+        "web_tools/fence:fence_text",
     }
     assert places(is_call_of("frame")) == {
         "runtime_pack/guard/execution:_labelled",
