@@ -1,6 +1,7 @@
 """Hypothesis profiles, the signals that commands under test inherit, and the collector of cycles.
 
-The default profile is for developers and CI, the quick one for repeated suites.
+The default profile is for developers and CI, the quick one for a suite that has just run on another
+interpreter.
 """
 
 import gc
@@ -8,11 +9,12 @@ import os
 import signal
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 settings.register_profile("default", deadline=None)
-settings.register_profile("quick", deadline=None, max_examples=25)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+settings.register_profile("quick", deadline=None, max_examples=15)
+_PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "default")
+settings.load_profile(_PROFILE)
 
 # A suite in the background ignores Ctrl-C, one under nohup the end of its terminal; what they start
 # must not.
@@ -21,6 +23,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 for _number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.SIG_DFL)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In the quick profile a test that asks for many examples gets as few as the others."""
+    if _PROFILE != "quick":
+        return
+    for item in items:
+        test = getattr(item, "obj", None)
+        # Where Hypothesis keeps the settings of a function, and of a state machine.
+        for holder, name in (
+            (getattr(test, "__func__", test), "_hypothesis_internal_use_settings"),
+            (getattr(item, "cls", None), "settings"),
+        ):
+            found = getattr(holder, name, None)
+            # One that searches until it has found something needs its examples.
+            if isinstance(found, settings) and Phase.shrink in found.phases:
+                fewer = min(found.max_examples, settings().max_examples)
+                setattr(holder, name, settings(found, max_examples=fewer))
 
 
 def pytest_sessionstart() -> None:
