@@ -553,7 +553,7 @@ def test_a_thread_that_does_not_stop_is_left_behind(caplog: pytest.LogCaptureFix
     """The call times out, the run goes on, the log says so, and the result is dropped."""
     go, threads = threading.Event(), Threads(1)
 
-    @catalog_tool(timeout_seconds=0.05, threads=threads)
+    @catalog_tool(timeout_seconds=1.0, threads=threads)
     def hang() -> str:
         """Hang."""
         go.wait(20)
@@ -586,7 +586,7 @@ def test_threads_are_bounded_and_waiting_work_is_not_begun() -> None:
     """With every thread taken, a call ends in its time and says that nothing was done."""
     go, threads, ran = threading.Event(), Threads(2), []
 
-    @catalog_tool(timeout_seconds=0.05, threads=threads)
+    @catalog_tool(timeout_seconds=1.0, threads=threads)
     def hang(n: int) -> None:
         """Hang."""
         ran.append(n)
@@ -637,7 +637,7 @@ HANGING = """
 import asyncio, time
 from runtime_pack import ExecutionContext, catalog_tool
 
-@catalog_tool(timeout_seconds=0.05)
+@catalog_tool(timeout_seconds=1.0)
 def hang() -> None:
     "Hang."
     time.sleep(600)
@@ -786,7 +786,7 @@ def test_a_call_whose_thread_never_began_is_told_that_nothing_was_done() -> None
     """By the guard's limit, which ends it at the same moment as the tool's own."""
     threads, gate = Threads(1), threading.Event()
 
-    @catalog_tool(threads=threads, timeout_seconds=0.2)
+    @catalog_tool(threads=threads, timeout_seconds=1.0)
     def wait() -> str:
         """Wait."""
         gate.wait(30)

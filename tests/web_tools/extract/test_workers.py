@@ -96,8 +96,14 @@ def test_a_worker_that_dies_fails_its_page_only(number: signal.Signals) -> None:
     async def main() -> None:
         async with Extractor(IN_WORKERS) as extractor:
             await asyncio.gather(read(extractor), read(extractor))
+            # Stopped, so that the page is under way for as long as it takes us to do something to it.
+            workers = pids(extractor)
+            for process in workers:
+                os.kill(process, signal.SIGSTOP)
             doomed = asyncio.create_task(read(extractor, SLOW))
             os.kill(await busy_pid(extractor), number)
+            for process in workers:
+                os.kill(process, signal.SIGCONT)
             others = await asyncio.gather(*(read(extractor) for _ in range(4)))
 
             assert all("plain words" in other.text for other in others)
@@ -117,7 +123,9 @@ def test_a_worker_that_died_while_idle_is_replaced() -> None:
             await read(extractor)
             (process,) = pids(extractor)
             os.kill(process, signal.SIGKILL)
-            await asyncio.sleep(0.05)
+            # Nobody else takes note of its end.
+            while is_running(process):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
             result = await read(extractor)
 
             assert "plain words" in result.text
@@ -128,18 +136,15 @@ def test_a_worker_that_died_while_idle_is_replaced() -> None:
 
 def test_a_late_page_is_killed_and_answered_by_the_stripper() -> None:
     """The worker is stopped, so it is late; the page's text comes back without its markup."""
-    limits = ExtractLimits(inline=False, workers=1, page_seconds=0.4, strip_seconds=5.0)
+    limits = ExtractLimits(inline=False, workers=1, page_seconds=0.4, strip_seconds=60.0)
 
     async def main() -> None:
         async with Extractor(limits) as extractor:
             await read(extractor)
-            late = asyncio.create_task(read(extractor, PAGE * 40_000))
-            process = await busy_pid(extractor)
+            (process,) = pids(extractor)
             os.kill(process, signal.SIGSTOP)
-            started = time.monotonic()
-            result = await late
+            result = await read(extractor, PAGE * 40_000)
 
-            assert time.monotonic() - started < 5.0
             assert TextOrigin.STRIPPED is result.origin
             assert "plain words" in result.text
             assert not is_running(process)
@@ -346,7 +351,7 @@ def test_no_worker_outlives_its_host(ending: str) -> None:
     processes = [int(word) for word in done.stdout.split()]
 
     assert len(processes) == 2
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while any(map(is_running, processes)) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not any(map(is_running, processes))
