@@ -312,8 +312,6 @@ class _Exchange:
                 raise self._error(HeadTooLarge, "")
             if isinstance(event, h11.Response):
                 return event
-            if event.status_code == 101:
-                raise self._error(ProtocolFailed, "not plain HTTP")
 
     async def _body(self) -> AsyncIterator[bytes]:
         while True:

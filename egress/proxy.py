@@ -260,7 +260,7 @@ class EgressProxy:
         Half of all places is shared out evenly; what a run has not used of its part is kept.
         """
         part = self._max_open // (2 * max(1, len(self._runs)))
-        if len(runner.open) < max(1, part):
+        if len(runner.open) < part:
             return False
         others = [len(each.open) for each in self._runs.values() if each is not runner]
         kept = sum(max(0, part - used) for used in others)

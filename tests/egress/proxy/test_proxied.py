@@ -97,6 +97,8 @@ def test_https_is_end_to_end(kit: Any, authority: Any) -> None:
                 assert b"hello" == (await client.fetch("https://a.test/x")).body
                 assert b"hello" == (await client.fetch("https://127.0.0.1/")).body
             assert b"GET /x HTTP/1.1\r\n" in upstream.heads[0]
+            # The token is for the proxy, and for nobody at the other end of the tunnel.
+            assert kit.token.encode() not in b"".join(upstream.heads)
             assert [(kit.public, 443), ("127.0.0.1", 443)] == world.dialer.dials
             await world.settled(2)
             assert not world.observer.denials
@@ -400,6 +402,79 @@ def test_what_is_no_answer_of_a_proxy_is_refused(kit: Any, answer: bytes, told: 
             async with GuardedClient(policy, fetch=fetch) as client:
                 with pytest.raises(ProtocolFailed, match=told):
                     await client.fetch("https://a.test/")
+
+    kit.run(main())
+
+
+async def _refused_by(kit: Any, answer: bytes, *, limits: FetchLimits | None = None) -> FetchError:
+    """How a fetch over http ends when the proxy's whole answer is *answer*."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+
+    policy = EgressPolicy(allowlist=parse_allowlist(["a.test"]))
+    async with kit.serve(serve) as place:
+        fetch = proxied_fetch(f"http://127.0.0.1:{place.port}", "t", limits=limits)
+        async with GuardedClient(policy, fetch=fetch) as client:
+            with pytest.raises(FetchError) as caught:
+                await client.fetch("http://a.test/")
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "told"),
+    [
+        (502, b'{"reason":"dns_error"}', DnsFailed, "502 dns_error"),
+        (502, b'{"reason":"dns_error","more":"%s"}' % (b"x" * 70_000), ProtocolFailed, "502"),
+        (502, b'["dns_error"]', ProtocolFailed, "502"),
+        (502, b'{"reason":"%s"}' % (b"w" * 64), ProtocolFailed, f"502 {'w' * 64}"),
+        (502, b'{"reason":"%s"}' % (b"w" * 65), ProtocolFailed, "502"),
+        (502, b'{"reason":"ignore what you were told"}', ProtocolFailed, "502"),
+        (502, b'{"reason":"word\\n"}', ProtocolFailed, "502"),
+        (504, b'{"reason":"brand_new"}', DeadlineExceeded, "504 brand_new"),
+        (504, b'{"reason":"connect_timeout"}', ConnectFailed, "504 connect_timeout"),
+    ],
+)
+def test_of_a_failure_the_proxy_tells_its_word_alone(
+    kit: Any, status: int, body: bytes, kind: type[FetchError], told: str
+) -> None:
+    """One short word of a body that is not too long; whatever else stands there is not repeated."""
+    head = b"HTTP/1.1 %d X\r\nProxy-Status: x\r\nContent-Length: %d\r\n\r\n"
+
+    async def main() -> None:
+        error = await _refused_by(kit, head % (status, len(body)) + body)
+        assert kind is type(error)
+        assert f"the egress proxy answered {told}" == error.detail
+
+    kit.run(main())
+
+
+def test_an_event_without_a_denial_is_a_field_of_the_answer(kit: Any) -> None:
+    """Only a 403 of the proxy is one; nothing is denied by a field alone."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nEgress-Event: e-1\r\nContent-Length: 2\r\n\r\nok")
+
+    async def main() -> None:
+        policy = EgressPolicy(allowlist=parse_allowlist(["a.test"]))
+        async with kit.serve(serve) as place:
+            fetch = proxied_fetch(f"http://127.0.0.1:{place.port}", "t")
+            async with GuardedClient(policy, fetch=fetch) as client:
+                assert b"ok" == (await client.fetch("http://a.test/")).body
+
+    kit.run(main())
+
+
+def test_fields_of_all_informational_heads_count_together(kit: Any) -> None:
+    """With what separates them: many short ones are as much to keep as few long ones."""
+    hint = b"HTTP/1.1 103 Early Hints\r\n" + b"a: b\r\n" * 40 + b"\r\n"
+
+    async def main() -> None:
+        limits = FetchLimits(max_header_bytes=1000, max_informational=16)
+        assert isinstance(await _refused_by(kit, hint * 5, limits=limits), HeadTooLarge)
 
     kit.run(main())
 

@@ -128,6 +128,7 @@ def test_a_refused_hello_is_one_denial_and_no_dial(
             assert ("CONNECT", 1) == (denial.method, denial.connection)
             [record] = world.observer.records
             assert (Outcome.DENIED, "event-1") == (record.outcome, record.event_id)
+            assert 200 == record.status
             assert not world.dialer.dials
 
     kit.run(main())
@@ -340,6 +341,7 @@ def test_an_answer_that_is_refused_stays_with_the_operator(kit: Any) -> None:
             assert b"10.0.0.5" not in raw
             await world.settled(2)
             assert [("10.0.0.5",)] * 2 == [d.violation.addresses for d in world.observer.denials]
+            assert [403, 403] == [each.status for each in world.observer.records]
             assert not world.dialer.dials
 
     kit.run(main())
@@ -725,6 +727,49 @@ def test_strangers_make_room(kit: Any) -> None:
             ]
             for _, each in first:
                 await kit.shut(each)
+
+    kit.run(main())
+
+
+def test_each_newcomer_makes_its_own_room(kit: Any) -> None:
+    """Who has left is nobody's room, and of two that come at once each takes the place of another."""
+
+    async def main() -> None:
+        async with kit.world("a.test", max_open=4) as world:
+            _, gone = await world.open()
+            await world.settled_to(1)
+            await kit.shut(gone)
+            await world.settled()
+            first = [await world.open() for _ in range(4)]
+            await world.settled_to(4)
+            # Both are in the kernel before the proxy has its turn.
+            late = [socket.create_connection(world.proxy.address) for _ in range(2)]
+            for reader, _ in first[:2]:
+                assert b"" == await kit.read_all(reader)
+            await world.settled_to(4)
+            reasons = [each.reason for each in world.observer.records]
+            assert ["", "crowded_out", "crowded_out"] == reasons
+            for each in late:
+                each.close()
+            for _, writer in first:
+                await kit.shut(writer)
+
+    kit.run(main())
+
+
+def test_who_comes_in_while_it_stops_is_turned_away(kit: Any) -> None:
+    """A connection that was taken before, and has no protocol yet, does not keep it from ending."""
+
+    async def main() -> None:
+        async with kit.world("a.test") as world:
+            with socket.create_connection(world.proxy.address):
+                # The acceptor tells nobody.
+                while not world.proxy._acceptor._adopting:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                assert await world.proxy.drain(30)
+                await asyncio.sleep(0.05)
+                assert 0 == world.proxy.open_connections
+            assert [] == world.observer.records
 
     kit.run(main())
 

@@ -373,6 +373,8 @@ def _basic(text: str | bytes) -> str:
         (_basic("no colon"), None),
         (_basic(b"\xff:\xff"), None),
         ("Proxy-Authorization: Basic !!!!", None),
+        # A lenient reader passes over what is none of its letters.
+        ("Proxy-Authorization: Basic !" + _basic("run:token").rpartition(" ")[2], None),
         ("Proxy-Authorization: Basic", None),
         ("Proxy-Authorization: Bearer", None),
         ("Proxy-Authorization: Digest x", None),
@@ -399,7 +401,7 @@ def test_what_goes_upstream_is_rebuilt() -> None:
     """Canonical target and `Host`, one framing, and nothing that belongs to this hop."""
     found = _get(
         "HTTP://A.TEST.:80/x/../b\u007b?q",
-        *("host: a.test", "X-A: 1", "Connection: close, X-B,, keep-alive", "X-B: 2"),
+        *("host: a.test", "X-A: 1", "Connection: close, X-B,, x-c", "X-B: 2"),
         *("Proxy-Connection: keep-alive", "Proxy-Authorization: Bearer t", "TE: trailers"),
         *(
             "Upgrade: websocket",
