@@ -95,6 +95,8 @@ class GuardedClient:
         meter: Counts against the caps of the run. The default caps are finite; keep a meter of
             your own when the run outlives the client.
         observer: Is told what a policy that only reports would have refused.
+        follow: Is asked before a redirect is followed, with what was requested and what is to be;
+            what it raises stops the fetch and reaches the caller as it is.
 
     Raises:
         ValueError: *fetch* is given together with a resolver or a transport, or the policy only
@@ -111,6 +113,7 @@ class GuardedClient:
         fetch: Fetch | None = None,
         meter: RunMeter | None = None,
         observer: Observer | None = None,
+        follow: Callable[[Target, Target], None] | None = None,
     ) -> None:
         if fetch is not None and (resolver is not None or transport is not None):
             raise ValueError("fetch replaces resolver and transport: give one or the other")
@@ -120,6 +123,7 @@ class GuardedClient:
         self._policy = policy
         self._meter = meter or RunMeter()
         self._observer = observer
+        self.follow = follow
         self._limits = limits or FetchLimits()
         self._closed = False
         self._resolver = _NoLookups() if fetch is not None else resolver or _system_resolver()
@@ -314,6 +318,8 @@ class _Run:
                     return await self._read(response)
             finally:
                 await response.close()
+            if self._client.follow is not None:
+                self._client.follow(self.chain.target, following.target)
             self.chain = following
 
     async def _read(self, response: HopResponse) -> Fetched:

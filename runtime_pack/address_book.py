@@ -71,29 +71,32 @@ def millibits_of(choices: int) -> int:
 class AddressBook:
     """The addresses of one run. What is added stays, and an origin only gets better."""
 
-    __slots__ = ("_charged", "_fresh", "_known", "_spent")
+    __slots__ = ("_charged", "_known", "_spent", "kept")
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[AddressOrigin, int]] = {}
         self._spent: dict[str, int] = {}
         self._charged: set[str] = set()
-        self._fresh: list[tuple[str, AddressOrigin]] = []
+        # Those that cannot be found in the messages of a saved run again, in order.
+        self.kept: list[tuple[str, AddressOrigin]] = []
 
     def add(self, urls: Iterable[str], origin: AddressOrigin) -> None:
-        """Know canonical addresses; links are known together, for each is one choice of them all."""
+        """Know canonical addresses; links are known together, for each is one choice of them all.
+
+        What is known from a better place already is no choice that the page gave.
+        """
         together = dict.fromkeys(urls)
-        link = origin is AddressOrigin.PAGE_LINK
-        tells = millibits_of(len(together)) if link else 0
+        tells = 0
+        if origin is AddressOrigin.PAGE_LINK:
+            tells = millibits_of(sum(self.origin(url) not in _BETTER for url in together))
         for url in together:
             known = self._known.get(url)
-            if known is None:
+            if known is None or _BEST_FIRST.index(origin) < _BEST_FIRST.index(known[0]):
                 self._known[url] = (origin, tells)
-            elif _BEST_FIRST.index(origin) < _BEST_FIRST.index(known[0]):
-                self._known[url] = (origin, 0)
+                if origin in _KEPT:
+                    self.kept.append((url, origin))
             elif origin is known[0]:
                 self._known[url] = (origin, max(tells, known[1]))
-            if origin in _KEPT:
-                self._fresh.append((url, origin))
 
     def origin(self, url: str) -> AddressOrigin:
         """Where an address is known from; composed when it is not known."""
@@ -119,12 +122,11 @@ class AddressBook:
         known = self._known.get(url)
         return 0 if known is None else known[1]
 
-    # ── saved runs ────────────────────────────────────────────────────────────────────────────
+    def __bool__(self) -> bool:
+        """Whether something was told, which a saved run keeps."""
+        return bool(self._spent)
 
-    def take_fresh(self) -> list[tuple[str, AddressOrigin]]:
-        """What was added since the last call and cannot be found in the messages again."""
-        fresh, self._fresh = self._fresh, []
-        return fresh
+    # ── saved runs ────────────────────────────────────────────────────────────────────────────
 
     def spent_json(self) -> dict[str, Any]:
         """What was told to whom, and for which calls."""
@@ -143,15 +145,15 @@ class AddressBook:
         self._charged.update(map(str, value["charged"]))
 
     def restore_known(self, pairs: Iterable[Any]) -> None:
-        """Take in what `take_fresh` gave.
+        """Take in what stood in `kept`.
 
         Raises:
             TypeError, ValueError: not of that form.
         """
         for url, origin in pairs:
             self.add([str(url)], AddressOrigin(origin))
-        self._fresh.clear()
 
 
 # The others are found again in the messages of a saved run.
+_BETTER: Final = frozenset({AddressOrigin.USER, AddressOrigin.OPERATOR, AddressOrigin.SEARCH})
 _KEPT: Final = frozenset({AddressOrigin.SEARCH, AddressOrigin.OPERATOR})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, Protocol
@@ -56,6 +56,9 @@ class ApprovalRequest:
     `reservation` what the call holds of the run's budgets while it waits. `seal` is a tag of the
     host's key over all other fields: `runtime_pack.seal.check_request` tells a request that was
     changed on its way to the person who decides.
+
+    `destinations` are the arguments that say where the call goes, `rules` the codes of every label
+    rule that it breaks, `session` that of the caller. An approval holds for nothing but `binding`.
     """
 
     request_id: str
@@ -73,6 +76,17 @@ class ApprovalRequest:
     expires_at: datetime | None
     reservation: Mapping[str, Json] = attrs.field(factory=dict)
     seal: str = ""
+    session: str = ""
+    destinations: Mapping[str, Json] = attrs.field(factory=dict)
+    rules: tuple[str, ...] = ()
+
+    @property
+    def binding(self) -> str:
+        """Digest over tool, arguments, run, session, label and policy: what is approved."""
+        label = (str(self.label.integrity), str(self.label.confidentiality))
+        what = (self.tool, self.tool_sha256, self.arguments_sha256)
+        where = (self.run, self.step, self.session, *label, self.policy_sha256)
+        return f"sha256:{hashlib.sha256(orjson.dumps([*what, *where])).hexdigest()}"
 
     def expired(self, now: datetime) -> bool:
         """Whether it is too late to approve. None never expires: written out by the contract."""
@@ -100,7 +114,19 @@ class ApprovalRequest:
             "expires_at": None if self.expires_at is None else self.expires_at.isoformat(),
             "reservation": dict(self.reservation),
             "seal": self.seal,
+            **self._more(),
         }
+
+    def _more(self) -> dict[str, Json]:
+        """What is written only where there is any: requests of earlier versions keep their seal."""
+        body: dict[str, Json] = {}
+        if self.session:
+            body["session"] = self.session
+        if self.destinations:
+            body["destinations"] = dict(self.destinations)
+        if self.rules:
+            body["rules"] = list(self.rules)
+        return body
 
     def body(self) -> bytes:
         """What the seal is over: every other field, as JSON with sorted keys."""
@@ -117,16 +143,19 @@ class ApprovalRequest:
         Raises:
             ValueError: not of that form, or the digest is not that of the arguments.
         """
-        fields = {"reservation": {}, "seal": "", **value}
+        fields = {**_ABSENT, **value}
         if set(fields) != _REQUEST_FIELDS:
             raise ValueError(f"unknown or missing fields {sorted(set(fields) ^ _REQUEST_FIELDS)}")
         arguments, expires = fields.pop("arguments"), fields.pop("expires_at")
         reasons, reservation = fields.pop("reasons"), fields.pop("reservation")
         label, created = parse_label(fields.pop("label")), fields.pop("created_at")
+        destinations, rules = fields.pop("destinations"), fields.pop("rules")
         if not isinstance(arguments, dict) or not isinstance(reasons, list):
             raise ValueError("arguments is an object and reasons is a list")
-        if not isinstance(reservation, dict):
-            raise ValueError("reservation is an object")
+        if not isinstance(reservation, dict) or not isinstance(destinations, dict):
+            raise ValueError("reservation and destinations are objects")
+        if not isinstance(rules, list):
+            raise ValueError("rules is a list")
         if digest_arguments(arguments) != fields["arguments_sha256"]:
             raise ValueError("the digest is not that of the arguments")
         words = {key: str(item) for key, item in fields.items()}
@@ -137,10 +166,19 @@ class ApprovalRequest:
             label=label,
             created_at=datetime.fromisoformat(str(created)),
             reservation=frozen_arguments(reservation),
+            destinations=frozen_arguments(destinations),
+            rules=tuple(map(str, rules)),
             **words,
         )
 
 
+_ABSENT: Final[Mapping[str, Json]] = {
+    "reservation": {},
+    "seal": "",
+    "session": "",
+    "destinations": {},
+    "rules": [],
+}
 _REQUEST_FIELDS: Final = frozenset(attrs.fields_dict(ApprovalRequest))
 
 
@@ -285,13 +323,20 @@ def remember_fault(
     tool: str,
     parameters: Mapping[str, Json],
     arguments: Mapping[str, Json] | None = None,
+    rules: Sequence[str] = (),
 ) -> str | None:
     """Why an approval of this tool cannot be remembered so; None when it can.
+
+    One that answers a label rule, of those in *rules*, never can: what the context holds is another
+    thing each time.
 
     An argument that the tool does not have is absent from every call: a rule about it alone would
     hold for all of them. So would one about nothing that the approved call has, as far as others
     leave that out too: with *arguments*, those that are to run, at least one has to be there.
     """
+    if remember is not None and rules:
+        broken = ", ".join(rules)
+        return f"remember: a label rule is answered for one call alone (here: {broken})"
     fields = None if remember is None else remember.fields
     unknown, known = unknown_fields(fields, parameters)
     if not unknown and (fields is None or arguments is None or set(fields) & set(arguments)):

@@ -82,7 +82,8 @@ class ToolOutput:
     """What a tool gives back.
 
     `data` is for the host (plain values), `text` is what the model sees. `framed` says that
-    `text` already stands inside a fence; it is believed of a `FramingRuntime` alone. `label` is set by the runtime that ran the tool,
+    `text` already stands inside a fence; it is believed of a `FramingRuntime` alone, and so is `found`:
+    the addresses that a search gave. `label` is set by the runtime that ran the tool,
     never taken from a result's body; the default is the least trusted.
     """
 
@@ -97,6 +98,7 @@ class ToolOutput:
     retryable: bool = False
     framed: bool = False
     turn: Turn | None = None
+    found: tuple[str, ...] = ()
 
     def shown_as(self, text: str, label: Label, *, framed: bool) -> ToolOutput:
         """The output with another text for the model, and under another label."""

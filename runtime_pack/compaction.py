@@ -150,7 +150,7 @@ def _cut_at(messages: Sequence[Message], cut: int, since: int) -> Compacted:
     kept = set(map(id, head))
     label = CLEAN
     for message in before:
-        if isinstance(message, UserMessage | ToolMessage):
+        if not isinstance(message, SystemMessage):
             label = join(label, message.label)
     return Compacted(
         cut=cut,

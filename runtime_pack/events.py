@@ -36,6 +36,9 @@ class EventType(StrEnum):
     APPROVAL_REUSED = "approval:reused"
     CALL_NOTIFIED = "call:notified"
     RUN_GRANTED = "run:granted"
+    LABEL_RAISED = "label:raised"
+    LABEL_DECIDED = "label:decided"
+    ANSWER_DEFUSED = "answer:defused"
     LOG_OPENED = "log:opened"
     LOG_RECOVERED = "log:recovered"
     LOG_CLOSED = "log:closed"
@@ -70,6 +73,10 @@ class EventCode(StrEnum):
     APR006O = "APR006O"
     APR007A = "APR007A"
     GRT001O = "GRT001O"
+    LBL001O = "LBL001O"
+    LBL002O = "LBL002O"
+    LBL003D = "LBL003D"
+    LBL004O = "LBL004O"
     LOG001O = "LOG001O"
     LOG002O = "LOG002O"
     LOG003E = "LOG003E"
@@ -210,6 +217,30 @@ EVENT_ROWS: Final[Mapping[EventCode, EventRow]] = {
         _S.LOW,
         "A person raised a limit of a saved run; who, why and the limits as they are now.",
         "None.",
+    ),
+    EventCode.LBL001O: _row(
+        _T.LABEL_RAISED,
+        _S.INFO,
+        "The context of the run holds something worse or more private than before; `sources` are new.",
+        "None.",
+    ),
+    EventCode.LBL002O: _row(
+        _T.LABEL_DECIDED,
+        _S.LOW,
+        "Label rules ask a person about a call; each rule and its context are in `decision`.",
+        "Decide the request: what the model has read may have asked for the call.",
+    ),
+    EventCode.LBL003D: _row(
+        _T.LABEL_DECIDED,
+        _S.MEDIUM,
+        "Label rules deny a call; each rule, its context and the host are in `decision`.",
+        "Look at what the run read before; a call that is wanted belongs into a run of its own.",
+    ),
+    EventCode.LBL004O: _row(
+        _T.ANSWER_DEFUSED,
+        _S.MEDIUM,
+        "Images, reference links or links of an answer would have told somebody something: they are text.",
+        "Look at the sources of the run: one of them may have asked for it.",
     ),
     EventCode.LOG001O: _row(_T.LOG_OPENED, _S.INFO, "A writer opened the log.", "None."),
     EventCode.LOG002O: _row(_T.LOG_CLOSED, _S.INFO, "The writer closed the log.", "None."),

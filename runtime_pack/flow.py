@@ -59,6 +59,7 @@ class RuleCode(StrEnum):
     ADMIN = "admin"
     UNDECLARED = "undeclared"
     LINK_BUDGET = "link_budget"
+    OTHER_HOST = "other_host"
     SCHEME = "scheme"
     CREDENTIALS_IN_URL = "credentials_in_url"
     PRIVATE_DATA_IN_URL = "private_data_in_url"
@@ -91,6 +92,7 @@ _SAID: Final[Mapping[RuleCode, str]] = {
     RuleCode.ADMIN: "changes rules, tools or approvals",
     RuleCode.UNDECLARED: "comes from a tool that does not declare what it does",
     RuleCode.LINK_BUDGET: "would tell this site more by the choice of links than it may learn",
+    RuleCode.OTHER_HOST: "is led to another host",
     RuleCode.SCHEME: "names an address that is not http or https",
     RuleCode.CREDENTIALS_IN_URL: "has credentials in an address",
     RuleCode.PRIVATE_DATA_IN_URL: "has private data in an address",

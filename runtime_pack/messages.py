@@ -243,10 +243,14 @@ class UserMessage:
 
 @frozen(kw_only=True)
 class AssistantMessage:
-    """A model's response in the history: every call has a unique id and a parsed object."""
+    """A model's response in the history: every call has a unique id and a parsed object.
+
+    `label` is that of what the model had read; two that say the same are equal whatever it is.
+    """
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
+    label: Label = attrs.field(default=CLEAN, eq=False)
 
 
 @frozen(kw_only=True)
@@ -355,7 +359,9 @@ def message_to_json(message: Message) -> dict[str, Json]:
                 {"id": call.id, "name": call.name, "arguments": call.arguments}
                 for call in message.calls
             ]
-            return {"role": "assistant", "text": message.text, "calls": calls}
+            body: dict[str, Json] = {"role": "assistant", "text": message.text, "calls": calls}
+            # Written where it says something: messages of earlier versions have none.
+            return body if message.label is CLEAN else body | {"label": message.label.to_json()}
         case ToolMessage():
             return {
                 "role": "tool",
@@ -375,6 +381,9 @@ _KEYS = {
 }
 
 
+_OPTIONAL: Final[Mapping[str, set[str]]] = {"assistant": {"label"}}
+
+
 def message_from_json(value: object) -> Message:
     """Read what `message_to_json` wrote.
 
@@ -384,7 +393,7 @@ def message_from_json(value: object) -> Message:
     if not isinstance(value, dict) or value.get("role") not in _KEYS:
         raise ValueError("a message is an object with role system, user, assistant or tool")
     role = value["role"]
-    if set(value) != _KEYS[role]:
+    if set(value) - _OPTIONAL.get(role, set()) != _KEYS[role]:
         raise ValueError(f"a {role} message has the keys {sorted(_KEYS[role])}")
     text = _text(value["text"], "text")
     if role == "system":
@@ -392,7 +401,8 @@ def message_from_json(value: object) -> Message:
     if role == "user":
         return UserMessage(text=text, label=parse_label(value["label"]))
     if role == "assistant":
-        return AssistantMessage(text=text, calls=_calls(value["calls"]))
+        label = parse_label(value["label"]) if "label" in value else CLEAN
+        return AssistantMessage(text=text, calls=_calls(value["calls"]), label=label)
     if not isinstance(value["ok"], bool):
         raise ValueError("ok is true or false")
     return ToolMessage(

@@ -21,8 +21,9 @@ import orjson
 
 from runtime_pack.errors import ContractError
 from runtime_pack.fault_log import log_fault
+from runtime_pack.flow import BrokenRule, FlowVerdict
 from runtime_pack.inner import frozen
-from runtime_pack.label_table import LabelPreset, parse_preset
+from runtime_pack.label_table import LabelPreset, LabelVerdict, parse_preset
 from runtime_pack.labels import CLEAN, Confidentiality, Integrity, Label, parse_word, reaches
 from runtime_pack.ledger import (
     COST,
@@ -59,6 +60,7 @@ __all__ = (
     "ToolPolicy",
     "ToolRule",
     "classify_call",
+    "tightened",
 )
 
 
@@ -287,11 +289,20 @@ class ToolPolicy:
 
 @frozen(kw_only=True)
 class ClassVerdict:
-    """The class of one call; `reasons` are those that gave it, each with its layer and rule."""
+    """The class of one call; `reasons` are those that gave it, each with its layer and rule.
+
+    `flow` is what the label of the context, the known addresses and what is private say of it.
+    """
 
     approval_class: ApprovalClass
     reasons: tuple[str, ...] = ()
     failed: bool = False
+    flow: FlowVerdict | None = None
+
+    @property
+    def rules(self) -> tuple[BrokenRule, ...]:
+        """The label rules that the call breaks."""
+        return () if self.flow is None else self.flow.rules
 
 
 _AUTO: Final = ClassVerdict(approval_class=ApprovalClass.AUTO)
@@ -334,6 +345,20 @@ def classify_call(
     if strictest is ApprovalClass.AUTO:
         return _AUTO
     return ClassVerdict(approval_class=strictest, reasons=tuple(dict.fromkeys(reasons)))
+
+
+def tightened(verdict: ClassVerdict, flow: FlowVerdict) -> ClassVerdict:
+    """The class of a call when its flow is judged too: it can only become stricter."""
+    if verdict.approval_class is ApprovalClass.DENY:
+        return verdict
+    if flow.verdict is LabelVerdict.ALLOW:
+        return attrs.evolve(verdict, flow=flow)
+    told = tuple(rule.told() for rule in flow.rules)
+    if flow.verdict is LabelVerdict.DENY:
+        return ClassVerdict(approval_class=ApprovalClass.DENY, reasons=told, flow=flow)
+    asked = verdict.approval_class is ApprovalClass.REQUEST_USER
+    reasons = (*verdict.reasons, *told) if asked else told
+    return ClassVerdict(approval_class=ApprovalClass.REQUEST_USER, reasons=reasons, flow=flow)
 
 
 def _is_reached(rule: ToolRule, label: Label) -> bool:

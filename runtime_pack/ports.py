@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeGuard, TypeVar
 
 import attrs
 
+from runtime_pack.address_book import AddressReader
 from runtime_pack.approvals import ApprovalRequest, Decision
 from runtime_pack.catalog import ToolOutput, ToolSpec
 from runtime_pack.errors import ContractError
 from runtime_pack.events import Event
+from runtime_pack.flow import BrokenRule
 from runtime_pack.inner import frozen
 from runtime_pack.labels import CLEAN, Label
 from runtime_pack.messages import Json, Message, Transcript, Turn
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from runtime_pack.records import StepRecord
 
 __all__ = (
+    "AddressingRuntime",
     "Answer",
     "Approver",
     "Chance",
@@ -46,6 +49,7 @@ __all__ = (
     "TurnRequest",
     "fence_by_default",
     "has_preflight",
+    "is_addressing",
     "is_framing",
     "is_listed",
     "is_naming",
@@ -75,6 +79,11 @@ def _drop(_event: Event) -> None:
     """Without a task guard there is no log to record to."""
 
 
+def _follow(_before: str, _url: str) -> tuple[BrokenRule, ...]:
+    """Without a task guard there is no label: the list of the runtime decides."""
+    return ()
+
+
 @frozen(kw_only=True)
 class ExecutionContext:
     """Who is calling, and what a tool may ask of the run.
@@ -87,6 +96,8 @@ class ExecutionContext:
         allowlists: name and entries of the lists of workspace and task that a read is held to
             beside the run's own.
         request: the turn to take, for `agent:execute-turn` only.
+        hop: says which rules are against following a redirect from one address to another; none
+            when it may be followed. It decides without I/O.
         on_delta: hears each piece of the answer's text as it comes, for `agent:execute-turn` only;
             None when nobody listens. A model that cannot stream leaves it alone. It only adds the
             pieces to a stream: what counts is the turn that is returned.
@@ -103,6 +114,7 @@ class ExecutionContext:
     allowlists: tuple[tuple[str, tuple[str, ...]], ...] = ()
     burned: set[str] = attrs.field(factory=set)
     record: Callable[[Event], None] = _drop
+    hop: Callable[[str, str], tuple[BrokenRule, ...]] = _follow
     request: TurnRequest | None = None
     on_delta: Callable[[str], None] | None = None
 
@@ -191,6 +203,15 @@ class OwnListRuntime(Protocol):
     @property
     def run_list(self) -> tuple[str, ...]:
         """The entries."""
+        ...
+
+
+class AddressingRuntime(Protocol):
+    """A runtime that knows how the addresses are read that its tools are given."""
+
+    @property
+    def address_reader(self) -> AddressReader:
+        """The reader."""
         ...
 
 
@@ -313,6 +334,11 @@ def is_listed(candidate: object) -> TypeGuard[ListedRuntime]:
 def is_own_list(candidate: object) -> TypeGuard[OwnListRuntime]:
     """Whether it has a list of its own of what a run may read."""
     return _offers(candidate, "run_list")
+
+
+def is_addressing(candidate: object) -> TypeGuard[AddressingRuntime]:
+    """Whether it knows how the addresses of its tools are read."""
+    return _offers(candidate, "address_reader")
 
 
 def is_framing(candidate: object) -> TypeGuard[FramingRuntime]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -16,6 +16,7 @@ from runtime_pack.approvals import ApprovalRequest, Decision, digest_arguments
 from runtime_pack.catalog import TURN_TOOL, Executed, ToolOutput
 from runtime_pack.errors import CallCode, ModelRequestError
 from runtime_pack.events import Entry, Event, EventCode
+from runtime_pack.flow import BrokenRule
 from runtime_pack.labels import CLEAN, Label, parse_label
 from runtime_pack.messages import Json, Turn, Usage
 from runtime_pack.remembered import RememberedRule
@@ -27,7 +28,11 @@ __all__ = (
     "approval_requested",
     "call_notified",
     "digest_text",
+    "label_decided",
+    "label_raised",
+    "links_defused",
     "log_code",
+    "log_host",
     "log_word",
     "rule_made",
     "rule_used",
@@ -62,6 +67,14 @@ def log_word(text: str) -> str:
     return text if _WORD.match(text) else _short_digest(text)
 
 
+_HOST: Final = re.compile(r"[A-Za-z0-9.:\[\]-]{1,253}\Z")
+
+
+def log_host(text: str) -> str:
+    """A host as it may stand in a label and in the log; anything else as a digest."""
+    return text if _HOST.match(text) else _short_digest(text)
+
+
 def log_code(code: object) -> str | None:
     """A code as it may stand in the log: words in capitals as they are, anything else as a digest.
 
@@ -86,7 +99,7 @@ class StepRecord:
     read; it stands nowhere else. `attempt` counts from 1: a step that a crash or a pause stopped
     may be run again, if that is harmless. `cost` is what it was charged, in micro-units of money;
     `estimated` says that a part of that was never reported. `cached_input_tokens` are a part of
-    `input_tokens`.
+    `input_tokens`. `rules` are the codes of the label rules that refused it.
     """
 
     step: str
@@ -107,6 +120,7 @@ class StepRecord:
     cached_input_tokens: int = 0
     cost: int = 0
     estimated: bool = False
+    rules: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -132,6 +146,7 @@ class StepRecord:
             "raw": self.raw,
             "attempt": self.attempt,
             **_spending(self),
+            **({"rules": list(self.rules)} if self.rules else {}),
         }
 
     @classmethod
@@ -143,8 +158,8 @@ class StepRecord:
         """
         fields: dict[str, Any] = dict(value)
         label, executed = parse_label(fields.pop("label")), Executed(str(fields.pop("executed")))
-        citations = tuple(fields.pop("citations"))
-        return cls(label=label, executed=executed, citations=citations, **fields)
+        citations, rules = tuple(fields.pop("citations")), tuple(fields.pop("rules", ()))
+        return cls(label=label, executed=executed, citations=citations, rules=rules, **fields)
 
 
 def _spending(record: StepRecord) -> dict[str, Json]:
@@ -206,6 +221,44 @@ def step_finished(subject: Subject, record: StepRecord, output: ToolOutput) -> E
         body |= _spending(record)
     code = EventCode.STP002O if output.ok else EventCode.STP003E
     return Entry(code, subject, body, None, f"{record.key}:finished")
+
+
+def label_raised(subject: Subject, before: Label, after: Label, turn: int) -> Entry:
+    """The context of a run holds something worse, or more private, than before."""
+    body: dict[str, Json] = {"from": _words(before), "to": _words(after)}
+    body["sources"] = sorted(after.sources - before.sources)
+    return Entry(EventCode.LBL001O, subject, body, None, f"{subject.get('step', f't{turn}')}:label")
+
+
+def _words(label: Label) -> dict[str, Json]:
+    return {"integrity": str(label.integrity), "confidentiality": str(label.confidentiality)}
+
+
+def label_decided(
+    subject: Subject,
+    tool: str,
+    rules: Sequence[BrokenRule],
+    label: Label,
+    key: str,
+    *,
+    denied: bool,
+) -> Event:
+    """What the label rules made of a call: a person is to be asked, or it is denied."""
+    return Event(
+        code=EventCode.LBL003D if denied else EventCode.LBL002O,
+        subject=subject,
+        object={"tool": tool, "label": _words(label)},
+        decision={
+            "action": "deny" if denied else "ask",
+            "rules": [rule.to_json() for rule in rules],
+        },
+        key=f"{key}:rules",
+    )
+
+
+def links_defused(subject: Subject, counts: Mapping[str, Json], step: str) -> Event:
+    """Images, references and links of an answer that are text by now."""
+    return Event(code=EventCode.LBL004O, subject=subject, object=counts, key=f"{step}:answer")
 
 
 def call_notified(

@@ -554,7 +554,8 @@ def _remember_fault(known: _Known, decision: Decision, request: ApprovalRequest)
     forms = [spec["parameters"] for spec in tools if spec["name"] == request.tool]
     if not forms:
         return None
-    return remember_fault(decision.remember, request.tool, forms[0], decision.runs(request))
+    asked, runs = request.tool, decision.runs(request)
+    return remember_fault(decision.remember, asked, forms[0], runs, request.rules)
 
 
 def _resolved(decision: Decision, resolution: Resolution) -> Reply:

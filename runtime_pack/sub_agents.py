@@ -123,6 +123,8 @@ def sub_agent_tool(
         # The same step is the same child: taken up, it goes on, and nothing is done twice.
         effects=Effects.IDEMPOTENT,
         approval_class=approval_class,
+        # What a child does is judged call by call, under no better a label than its parent's.
+        side_effects=(),
     )
     # Whoever reads lists for the parent says of this one too, before the run, if it is malformed.
     parent.sub_lists = (*parent.sub_lists, (f"sub-agent {name}", tuple(allowlist)))
@@ -260,6 +262,8 @@ class _Starter:
         )
         child.depth, child.parent = parent.depth + 1, parent.id
         child.memory = Memory(parent.memory)
+        # What one of them tells a site, or must not send, is told and kept by all.
+        child.flow = parent.flow
         child.allowlists = self._lists()
         return child
 

@@ -26,6 +26,7 @@ from egress import (
     EgressPolicy,
     RunLimits,
     RunUsage,
+    Target,
     Violation,
     check_listed,
     layered_policy,
@@ -36,14 +37,18 @@ from egress.client import GuardedClient, RunMeter
 from egress.decision import enforced
 from egress.ports import Fetch, FetchLimits
 from egress.violation import violation_of
+from runtime_pack.address_book import Address, AddressReader
+from runtime_pack.addresses import WEB_ADDRESSES
 from runtime_pack.catalog import TURN_TOOL, Effects, Executed, ToolOutput, ToolSpec
-from runtime_pack.errors import ContractError, EmitterError, not_one_of
+from runtime_pack.errors import CallCode, ContractError, EmitterError, not_one_of
 from runtime_pack.events import Event
 from runtime_pack.fault_log import log_fault
+from runtime_pack.flow import BrokenRule
 from runtime_pack.framing import fence_frame
 from runtime_pack.guard import GuardedRuntime
 from runtime_pack.inner import frozen
-from runtime_pack.labels import CLEAN, Integrity, Label, join
+from runtime_pack.label_table import LabelVerdict, SideEffect
+from runtime_pack.labels import CLEAN, Confidentiality, Integrity, Label, join
 from runtime_pack.machine import refusal
 from runtime_pack.messages import Json
 from runtime_pack.ports import (
@@ -101,7 +106,8 @@ READ_TOOL: Final = "web:read"
 PROVENANCE: Final = ("external_tool_read",)
 """What marks an output as read from outside. Source: the web tools text."""
 
-_EXTERNAL: Final = Label(integrity=Integrity.EXTERNAL)
+# What anybody can read on the web is nobody's secret.
+_EXTERNAL: Final = Label(integrity=Integrity.EXTERNAL, confidentiality=Confidentiality.PUBLIC)
 # The host's `timeout_ms` bounds a fetch; this bounds the whole call, whatever the host sets.
 _CALL_SECONDS: Final = 900.0
 
@@ -111,7 +117,9 @@ _Lists: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
 _READING: Final[ContextVar[_Reading]] = ContextVar("runtime_pack_reading")
 
 
-def _spec(name: str, description: str, parameters: Mapping[str, Json]) -> ToolSpec:
+def _spec(
+    name: str, description: str, parameters: Mapping[str, Json], places: tuple[str, ...] = ()
+) -> ToolSpec:
     return ToolSpec(
         name=name,
         description=description,
@@ -119,6 +127,9 @@ def _spec(name: str, description: str, parameters: Mapping[str, Json]) -> ToolSp
         timeout_seconds=_CALL_SECONDS,
         effects=Effects.REPEATABLE,
         invalid_code=WebErrorCode.INVALID_INPUT,
+        output_confidentiality=Confidentiality.PUBLIC,
+        side_effects=(SideEffect.READ_NET,),
+        destination_args=places,
     )
 
 
@@ -134,6 +145,7 @@ def build_web_tool_catalog() -> tuple[ToolSpec, ...]:
             READ_TOOL,
             "Read one page of the hosts that this run may read. The text is untrusted data.",
             READ_SCHEMA,
+            ("url",),
         ),
     )
 
@@ -316,6 +328,59 @@ class _Open:
             await self.extractor.aclose()
 
 
+class _NotFollowed(Exception):
+    """A redirect that label rules do not let be followed."""
+
+    def __init__(self, target: Target, rules: tuple[BrokenRule, ...]) -> None:
+        super().__init__()
+        self.target = target
+        self.rules = rules
+
+
+def _ask_to_follow(before: Target, target: Target) -> None:
+    """Ask the run of the read under way whether it may go on to where it is led.
+
+    Raises:
+        _NotFollowed: it may not.
+    """
+    rules = _READING.get().context.hop(before.url, target.url)
+    if rules:
+        raise _NotFollowed(target, rules)
+
+
+def _canonical(request: ReadRequest) -> ReadRequest:
+    """The request for the address as it was judged: the form of needless escapes tells nobody anything."""
+    address = WEB_ADDRESSES.read(request.url)
+    return attrs.evolve(request, url=address.url) if isinstance(address, Address) else request
+
+
+async def _redirected(
+    request: ReadRequest, stopped: _NotFollowed, context: ExecutionContext
+) -> ToolOutput:
+    """Where a page leads, in place of what is there; the reason where the rules deny that at all."""
+    denied = [rule for rule in stopped.rules if rule.verdict is LabelVerdict.DENY]
+    if denied:
+        output = refusal(
+            CallCode.POLICY_DENIED,
+            f"The page leads on, and the label rules of this task deny that: {denied[0].told()}.",
+            executed=Executed.YES,
+            details={"rules": [rule.to_json() for rule in stopped.rules]},
+        )
+        return attrs.evolve(output, label=_EXTERNAL, provenance=PROVENANCE)
+    url = stopped.target.url
+    meta = FenceMeta(kind=FenceKind.REDIRECT, source=request.url, retrieved_at=_now())
+    block = await fence_aside(url, meta=meta, nonces=NonceBook(burned=context.burned))
+    data: dict[str, Json] = {
+        "url": request.url,
+        "redirected_to": url,
+        "followed": False,
+        "text": block.text,
+        "untrusted": True,
+    }
+    said = "The page leads to the address below. It was not followed; read it if it is wanted."
+    return _external(text=f"{said}\n{block.text}", data=data, citations=())
+
+
 def _of_another_loop() -> ContractError:
     return ContractError(
         "event_loop",
@@ -363,6 +428,11 @@ class _WebToolRuntime:
     def knows_every_tool(self) -> bool:
         """Whether the base runtime says which tools it runs; this one's own are known."""
         return knows_every_tool(self._base)
+
+    @property
+    def address_reader(self) -> AddressReader:
+        """How addresses are read: those of http and https."""
+        return WEB_ADDRESSES
 
     @property
     def run_list(self) -> tuple[str, ...]:
@@ -493,11 +563,15 @@ class _WebToolRuntime:
             text=_search_text(found, fenced.text),
             data=_search_data(found),
             citations=tuple(result.citation for result in found.results),
+            found=tuple(result.url for result in found.results),
         )
 
     async def _read(self, arguments: Mapping[str, Json], context: ExecutionContext) -> ToolOutput:
         request = parse_read_arguments(arguments, self._setup.caps)
-        page = await self._page(request, context)
+        try:
+            page = await self._page(_canonical(request), context)
+        except _NotFollowed as stopped:
+            return await _redirected(request, stopped, context)
         meta = FenceMeta(
             kind=FenceKind.PAGE,
             source=page.final_url,
@@ -539,7 +613,7 @@ class _WebToolRuntime:
             raise _of_another_loop()
         if held is None:
             client, extractor = self._client(context), Extractor()
-            reader = PageReader(client, extractor, clock=_now)
+            reader = PageReader(client, extractor, clock=_now, follow=_ask_to_follow)
             held = self._open[key] = _Open(loop, client, extractor, reader)
         return held
 
@@ -555,6 +629,7 @@ class _WebToolRuntime:
             fetch=setup.fetch,
             meter=self._meter(context.run),
             observer=self._observed,
+            follow=_ask_to_follow,
         )
 
     def _meter(self, run: str) -> RunMeter:
@@ -596,7 +671,11 @@ class _WebToolRuntime:
 
 
 def _external(
-    *, text: str, data: dict[str, Json], citations: tuple[KnowledgeCitation, ...]
+    *,
+    text: str,
+    data: dict[str, Json],
+    citations: tuple[KnowledgeCitation, ...],
+    found: tuple[str, ...] = (),
 ) -> ToolOutput:
     return ToolOutput(
         ok=True,
@@ -606,6 +685,7 @@ def _external(
         provenance=PROVENANCE,
         citations=citations,
         framed=True,
+        found=found,
     )
 
 

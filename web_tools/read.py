@@ -102,6 +102,8 @@ class PageReader:
         client: Fetches; belongs to the caller, who closes it.
         extractor: Makes text; belongs to the caller, who closes it.
         clock: Gives the time of day, aware.
+        follow: Is asked before a meta refresh is followed, with the page and where it leads; what
+            it raises stops the read. Redirects are the client's to ask about.
 
     A request brings the bounds of its read: redirects and seconds count over all of its
     fetches, meta refreshes included, and the seconds over the extraction of each page as well.
@@ -113,10 +115,12 @@ class PageReader:
         extractor: TextExtractor,
         *,
         clock: Callable[[], datetime],
+        follow: Callable[[Target, Target], None] | None = None,
     ) -> None:
         self._client = client
         self._extractor = extractor
         self._clock = clock
+        self._follow = follow
 
     async def read(self, request: ReadRequest) -> Page:
         """The page that *request* names.
@@ -140,6 +144,8 @@ class PageReader:
             following = trail.refreshed(fetched, extracted)
             if following is None:
                 return _page(asked, fetched, extracted, trail, request.max_bytes, fetched_at)
+            if self._follow is not None:
+                self._follow(fetched.final, following.target)
             trail = following
 
     async def _fetch(self, trail: "_Trail") -> tuple[Fetched, "_Trail"]:

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
+from runtime_pack.address_book import AddressReader
 from runtime_pack.approvals import ApprovalRequest, Decision
 from runtime_pack.audit.log import AuditLog
 from runtime_pack.catalog import TURN_TOOL, Executed, ToolOutput, ToolSpec
@@ -20,6 +21,7 @@ from runtime_pack.errors import CallCode, ContractError
 from runtime_pack.guard.bounded import Stopped
 from runtime_pack.guard.execution import NOT_BEGUN, Execution, exhausted
 from runtime_pack.guard.judge import Judge
+from runtime_pack.guard.outflow import Outflow
 from runtime_pack.guard.task_run import TaskRun
 from runtime_pack.guard.turns import Reserved, TurnResult, Turns
 from runtime_pack.kill_switch import KillSwitch
@@ -40,6 +42,7 @@ from runtime_pack.ports import (
     SystemClock,
     ToolRuntime,
     TurnRequest,
+    is_addressing,
     is_listed,
     is_naming,
     is_own_list,
@@ -75,6 +78,9 @@ def create_agent_task_run(
     prices: PriceTable | None = None,
     ledger: Ledger | None = None,
     remembered: Iterable[RememberedRule] = (),
+    addresses: AddressReader | None = None,
+    private_strings: Iterable[str] = (),
+    canaries: Iterable[str] = (),
 ) -> AgentTaskRun:
     """A run of one task under *contract*; wrap the tools with its `guard_runtime`.
 
@@ -100,11 +106,17 @@ def create_agent_task_run(
         ledger: that of a sub-run, made by `carve`; its limits hold and those of the contract do not.
         remembered: approvals of earlier runs of the task, as their `remembered` had them at the end;
             one that the key of this run's store did not seal is worth nothing.
+        addresses: reads the addresses that tools are given; a web runtime brings its own. Without
+            one no address is known, so each is one that the model composed.
+        private_strings: texts of at least 8 letters and digits that must not leave, in no writing.
+            They are not in saved runs: give them again when the run is taken up.
+        canaries: the same for texts that nobody has a reason to send.
 
     Raises:
         ContractError: the contract or the id is not valid, something remembered is no rule, the
-            clock cannot be used, there is a budget of money without a table, or an output check
-            without a word of the contract on it, or the other way round.
+            clock cannot be used, there is a budget of money without a table, a private string is too
+            short to be looked for, or an output check without a word of the contract on it, or the
+            other way round.
     """
     _check_contract(contract, prices)
     _check_output_check(contract, output_check)
@@ -137,6 +149,9 @@ def create_agent_task_run(
         kill_switch=kill_switch,
         prices=prices,
         ledger=ledger,
+        flow=Outflow(
+            contract.preset, addresses, private_strings=private_strings, canaries=canaries
+        ),
     )
     for rule in remembered:
         if not isinstance(rule, RememberedRule):
@@ -247,6 +262,8 @@ class GuardedRuntime:
                 inner.check_allowlists((listed,))
         if is_own_list(inner) and inner.run_list not in task_run.run_lists:
             task_run.run_lists = (*task_run.run_lists, inner.run_list)
+        if is_addressing(inner):
+            task_run.flow.reader = inner.address_reader
         self.max_batch = _max_batch(task_run.contract, inner)
         self._model_name = inner.model_name if is_naming(inner) else None
         self.check_price(self._model_name)

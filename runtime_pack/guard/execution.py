@@ -20,7 +20,7 @@ from runtime_pack.fault_log import log_fault
 from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.guard.sub_runs import CallWaits
 from runtime_pack.guard.task_run import Held, TaskRun
-from runtime_pack.labels import Integrity, Label, join
+from runtime_pack.labels import CLEAN, Integrity, Label, join
 from runtime_pack.ledger import Shortfall
 from runtime_pack.machine import refusal
 from runtime_pack.messages import FrozenObject, ToolCall, clean_text
@@ -29,7 +29,14 @@ from runtime_pack.ports import (
     ToolRuntime,
     is_framing,
 )
-from runtime_pack.records import StepRecord, Subject, step_finished, step_started
+from runtime_pack.records import (
+    StepRecord,
+    Subject,
+    digest_text,
+    log_host,
+    step_finished,
+    step_started,
+)
 from runtime_pack.repeats import Recorded
 from runtime_pack.threads import LEFT, IsOver
 
@@ -130,6 +137,7 @@ def call_context(
         allowlists=run.allowlists,
         burned=run.burned,
         record=Recorder(run, step),
+        hop=run.hop,
     )
 
 
@@ -200,10 +208,17 @@ class Execution:
             else:
                 record.cost = run.settle(step)
             self._finish(record, subject, output, begun)
-        run.label = join(run.label, output.label)
+        self._keep(step, spec, output)
+        return output
+
+    def _keep(self, step: str, spec: ToolSpec, output: ToolOutput) -> None:
+        """What an output makes of the run: its label, what a search found, what repeats are told."""
+        run = self._run
+        run.take_label(output.label, step)
+        if output.found and self._frames(spec.name):
+            run.flow.offer(output.found)
         if output is not CUT:
             run.repeats.settle(step, Recorded(output.text, output.ok, output.label))
-        return output
 
     def _why_not(self, call: ToolCall, held: Held, now: float) -> ToolOutput | None:
         """Why a held step does not run after all; `NOT_BEGUN` leaves it held."""
@@ -345,6 +360,8 @@ class Execution:
         """The output with a label no better than its tool's, fenced if it comes from outside."""
         run = self._run
         label, text = join(output.label, spec.floor_label), output.text
+        if output.citations:
+            label = join(label, _cited(output.citations))
         # Our own words about an output that is none need no fence.
         framed = output is _NO_OUTPUT or (output.framed and self._frames(spec.name))
         if not framed and label.integrity is Integrity.EXTERNAL:
@@ -405,6 +422,19 @@ def _is_well_formed(output: ToolOutput) -> bool:
         and (not output.citations or _wires(output.citations) is not None)
         and isinstance(output.provenance, tuple)
         and (not output.provenance or all(isinstance(word, str) for word in output.provenance))
+        and isinstance(output.found, tuple)
+        and (not output.found or all(isinstance(url, str) for url in output.found))
+    )
+
+
+def _cited(citations: Iterable[Citation]) -> Label:
+    """A label that raises nothing and names what was cited: where it is, and which document."""
+    sources: set[str] = set()
+    for wire in _wires(citations) or ():
+        place, document = wire.get("sourceId", ""), wire.get("documentId", "")
+        sources.add(f"{log_host(place)}#{digest_text(document)[7:19]}")
+    return Label(
+        integrity=CLEAN.integrity, confidentiality=CLEAN.confidentiality, sources=frozenset(sources)
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -28,12 +28,14 @@ from runtime_pack.catalog import Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import AuditError, CallCode, EmitterError, StateRefused
 from runtime_pack.events import EventCode
 from runtime_pack.fault_log import log_fault
+from runtime_pack.flow import BrokenRule
 from runtime_pack.guard.bounded import Stopped, TimeUp, bounded, ending, tell
 from runtime_pack.guard.execution import call_context, checked_output, exhausted
 from runtime_pack.guard.recall import Recall
 from runtime_pack.guard.task_run import Held, TaskRun, Told
 from runtime_pack.inner import frozen
-from runtime_pack.labels import Integrity
+from runtime_pack.label_table import LabelVerdict
+from runtime_pack.labels import CLEAN, Integrity, Label, join
 from runtime_pack.ledger import UNLIMITED, Shortfall
 from runtime_pack.machine import (
     Admission,
@@ -52,6 +54,7 @@ from runtime_pack.policy import (
     Predicate,
     ToolRule,
     classify_call,
+    tightened,
 )
 from runtime_pack.ports import (
     Approver,
@@ -66,6 +69,7 @@ from runtime_pack.records import (
     approval_requested,
     call_notified,
     digest_text,
+    label_decided,
     step_finished,
     step_refused,
 )
@@ -86,6 +90,7 @@ _FREE: Final = ClassVerdict(approval_class=ApprovalClass.AUTO)
 _UNDECIDED: Final = ClassVerdict(
     approval_class=ApprovalClass.DENY, reasons=("a predicate took too long",), failed=True
 )
+_OTHER_POLICY: Final = "the policy is another one than when this was asked"
 _SAME: Final = refusal(
     CallCode.REPEATED_CALL,
     "The same call gave the same result twice running, so it was not run again. "
@@ -122,11 +127,6 @@ class _Today:
     verdict: ClassVerdict = _FREE
 
     @property
-    def reasons(self) -> tuple[str, ...]:
-        """Those of the policy, when it is the policy that refuses."""
-        return self.verdict.reasons if self.verdict.approval_class is ApprovalClass.DENY else ()
-
-    @property
     def person_reasons(self) -> tuple[str, ...]:
         """Those for which a person is to be asked."""
         asks = self.verdict.approval_class is ApprovalClass.REQUEST_USER
@@ -136,7 +136,7 @@ class _Today:
 class Judge:
     """Says of every call whether it may run, and keeps the reservations that go with it."""
 
-    __slots__ = ("_asked_first", "_knowing", "_recall", "_rules", "_run", "asks_host")
+    __slots__ = ("_asked_first", "_beside", "_knowing", "_recall", "_rules", "_run", "asks_host")
 
     def __init__(self, run: TaskRun, inner: ToolRuntime) -> None:
         self._run = run
@@ -146,6 +146,8 @@ class Judge:
         knowing = self._knowing
         self._asked_first = knowing if knowing is not None and has_preflight(knowing) else None
         self._rules: dict[str, _Book] = {}
+        # The join of the labels that admitted calls will have at best, while any is held.
+        self._beside = CLEAN
         told = run.emitter is not None or self._asked_first is not None
         # Whether code of the host's may be awaited, or called, while a call is judged.
         self.asks_host = told or any(
@@ -199,13 +201,13 @@ class Judge:
             return await self._refuse(call, refused)
         verdict = await self._class_of(spec, call.arguments)
         if verdict.approval_class is ApprovalClass.DENY:
-            return await self._refuse(call, _denied(verdict), reasons=verdict.reasons)
+            return await self._refuse(call, _denied(verdict), verdict=verdict)
         denied = self._recall.denied(call.step, spec, call.arguments)
         if denied is not None:
             output, stuck = denied
             return attrs.evolve(await self._refuse(call, output), stuck=stuck)
         if verdict.approval_class is ApprovalClass.NOTIFY and self._run.emitter is None:
-            return await self._refuse(call, _UNTOLD, reasons=verdict.reasons)
+            return await self._refuse(call, _UNTOLD, verdict=verdict)
         if self._run.memory.doubts:
             return self._recall.asking(spec, call.arguments, verdict)
         return verdict
@@ -227,22 +229,29 @@ class Judge:
         if short is not None:
             return await self._refuse(call, exhausted(short), short)
         if not ready:
-            return self._ask(call, held, spec, verdict)
+            session = "" if held.context is None else held.context.session
+            return self._ask(call, held, spec, verdict, session)
         if verdict.approval_class is ApprovalClass.NOTIFY:
             await self._notify(call, verdict)
         if known is not None:
             self._recall.use(known, call.step, held.args_sha256)
-        return self._admitted(call.step, call.call)
+        return self._admitted(call.step, call.call, spec, verdict)
 
     def _known(
         self, spec: ToolSpec, arguments: Mapping[str, Json], verdict: ClassVerdict
     ) -> RememberedRule | None:
         """The remembered approval that answers what a person would be asked."""
-        if verdict.approval_class is not ApprovalClass.REQUEST_USER:
+        if verdict.approval_class is not ApprovalClass.REQUEST_USER or verdict.rules:
+            # No standing approval answers a label rule: what was read is another text each time.
             return None
         return self._recall.approved(spec, self.definition(spec), arguments, verdict.reasons)
 
-    def _admitted(self, step: str, call: ToolCall) -> Admitted:
+    def _admitted(
+        self, step: str, call: ToolCall, spec: ToolSpec, verdict: ClassVerdict
+    ) -> Admitted:
+        if verdict.flow is not None:
+            self._run.flow.charge(step, verdict.flow)
+        self._beside = join(self._beside, spec.floor_label)
         observer = self._run.observer
         if observer is not None:
             observer.call_admitted(step, call)
@@ -275,23 +284,32 @@ class Judge:
         ingested = _again(step, call)
         today = await self._stricter(ingested, offered, context)
         if today.refused is not None:
-            return await self._refuse(ingested, today.refused, today.short, today.reasons)
-        verdict = today.verdict
+            return await self._refuse(ingested, today.refused, today.short, today.verdict)
+        verdict, spec = today.verdict, offered[call.name]
         if verdict.approval_class is ApprovalClass.NOTIFY:
             await self._notify(ingested, verdict)
-        if approved is not None and not approved.unseen(today.person_reasons):
-            return self._admitted(step, call)
+        if approved is not None and not self._unseen(approved, today):
+            return self._admitted(step, call, spec, verdict)
         if verdict.approval_class is not ApprovalClass.REQUEST_USER:
-            return self._admitted(step, call)
-        spec = offered[call.name]
+            return self._admitted(step, call, spec, verdict)
         known = self._known(spec, ingested.arguments, verdict)
         begun = self._run.held[step].begun
         held = _held(call.name, _canonical(ingested.arguments), known is not None, begun)
         self._run.held[step] = held
         if known is None:
-            return self._ask(ingested, held, spec, verdict)
+            return self._ask(ingested, held, spec, verdict, context.session)
         self._recall.use(known, step, held.args_sha256)
-        return self._admitted(step, call)
+        return self._admitted(step, call, spec, verdict)
+
+    def _unseen(self, request: ApprovalRequest, today: _Today) -> tuple[str, ...]:
+        """The reasons to ask by now that the person was not shown.
+
+        What a person said to a label rule was said under one policy, and holds under no other.
+        """
+        unseen = request.unseen(today.person_reasons)
+        if today.verdict.rules and request.policy_sha256 != self._run.policy_sha256:
+            return (*unseen, _OTHER_POLICY)
+        return unseen
 
     async def _fault(
         self, call: IngestedCall, offered: Mapping[str, ToolSpec], inside: ExecutionContext
@@ -410,11 +428,28 @@ class Judge:
         """
         run, declared = self._run, spec.approval_class
         book = self._rules.get(spec.name) or self._open_book(spec.name)
+        label = self._label()
         if book.fixed is not None and declared in book.fixed:
-            return book.fixed[declared]
+            verdict = book.fixed[declared]
+        else:
+            verdict = await self._by_policy(book, spec, arguments, label)
+        flow = run.flow.judge(spec, arguments, label)
+        return verdict if flow is None else tightened(verdict, flow)
+
+    def _label(self) -> Label:
+        """What the context holds, and what the calls that were admitted beside this one will bring."""
+        run = self._run
+        if not run.held:
+            self._beside = CLEAN
+        return join(run.label, self._beside)
+
+    async def _by_policy(
+        self, book: _Book, spec: ToolSpec, arguments: Mapping[str, Json], label: Label
+    ) -> ClassVerdict:
+        run, declared = self._run, spec.approval_class
         if not book.asks:
             verdict = classify_call(
-                book.rules, spec.name, arguments, label=run.label, declared=declared
+                book.rules, spec.name, arguments, label=label, declared=declared
             )
             if book.fixed is not None:
                 book.fixed[declared] = verdict
@@ -425,7 +460,7 @@ class Judge:
             book.rules,
             spec.name,
             arguments,
-            label=run.label,
+            label=label,
             declared=declared,
             answers=answers,
         )
@@ -504,9 +539,12 @@ class Judge:
         call: IngestedCall,
         output: ToolOutput,
         short: Shortfall | None = None,
-        reasons: tuple[str, ...] = (),
+        verdict: ClassVerdict = _FREE,
     ) -> Refused:
         run = self._run
+        denied = verdict.approval_class is ApprovalClass.DENY
+        reasons = verdict.reasons if denied or output is _UNTOLD else ()
+        rules = verdict.rules if denied else ()
         begun = self._let_go(call.step)
         if begun:
             output = begun_before(output)
@@ -530,8 +568,11 @@ class Judge:
             raw=None if unread is None else clean_text(unread),
             # The drive that started it may have recorded an end of its own, under its own name.
             attempt=begun + 1,
+            rules=tuple(str(rule.code) for rule in rules),
         )
         run.steps.append(record)
+        if rules:
+            self._tell_rules(call, rules, record.key)
         if begun:
             run.enter_in_log(step_finished(run.subject(call.step, call.call.id), record, output))
         event = step_refused(run.subject(call.step, call.call.id), record, reasons)
@@ -547,6 +588,16 @@ class Judge:
         if run.observer is not None:
             run.observer.call_refused(call.step, call.call, output)
         return refused
+
+    def _tell_rules(self, call: IngestedCall, rules: Sequence[BrokenRule], key: str) -> None:
+        """The label rules that deny a call, in the log.
+
+        Raises:
+            AuditError: the log could not take it.
+        """
+        run, name = self._run, call.call.name
+        subject = run.subject(call.step, call.call.id)
+        run.record(label_decided(subject, name, rules, self._label(), key, denied=True))
 
     def take_back(self, admissions: Iterable[Admission]) -> None:
         """Count refusals no more: the calls are to be judged anew."""
@@ -572,9 +623,16 @@ class Judge:
         return "" if own is None else own.sha256
 
     def _ask(
-        self, call: IngestedCall, held: Held, spec: ToolSpec, verdict: ClassVerdict
+        self,
+        call: IngestedCall,
+        held: Held,
+        spec: ToolSpec,
+        verdict: ClassVerdict,
+        session: str,
     ) -> Pending:
         run = self._run
+        arguments = frozen_arguments(orjson.loads(held.arguments))
+        places = {name: arguments[name] for name in spec.destination_args if name in arguments}
         now, lasts = run.clock.now(), run.contract.approval_seconds
         request = ApprovalRequest(
             request_id=f"apr-{secrets.token_hex(12)}",
@@ -583,16 +641,24 @@ class Judge:
             step=call.step,
             tool=held.tool,
             tool_sha256=self.definition(spec),
-            arguments=frozen_arguments(orjson.loads(held.arguments)),
+            arguments=arguments,
             arguments_sha256=held.args_sha256,
             policy_sha256=run.policy_sha256,
-            label=run.label,
+            label=self._label(),
             reasons=verdict.reasons,
             created_at=now,
             expires_at=_earlier(None if lasts == UNLIMITED else _after(now, lasts), run.ends_at),
             reservation=run.reservation(call.step, held.tool),
+            session=session,
+            destinations=frozen_arguments(places),
+            rules=tuple(dict.fromkeys(str(rule.code) for rule in verdict.rules)),
         )
         request = seal_request(run.seal, request)
+        if verdict.rules:
+            subject, key = run.subject(call.step), request.request_id
+            run.record(
+                label_decided(subject, held.tool, verdict.rules, request.label, key, denied=False)
+            )
         run.record(approval_requested(run.subject(call.step), request))
         run.flush()
         if run.observer is not None:
@@ -659,6 +725,9 @@ class Judge:
         arguments = request.arguments if edited is None else edited
         asked = ToolCall(id=call.id, name=request.tool, arguments=arguments)
         ingested = _again(step, asked)
+        spec = offered.get(request.tool)
+        if edited is not None and spec is not None:
+            self._run.flow.said_by_person(spec, edited)
         today, code = await self._ruling(ingested, request, decision, offered, context)
         run.record(approval_decided(run.subject(step), request, decision, code))
         run.flush()
@@ -667,20 +736,20 @@ class Judge:
                 spec, wanted = offered.get(request.tool), _again(step, call).arguments
                 self._recall.deny(decision, spec, request.tool, request.arguments, wanted)
             refused = today.refused if edited is None else _of_an_edit(today.refused)
-            placed = await self._refuse(ingested, refused, today.short, today.reasons)
+            placed = await self._refuse(ingested, refused, today.short, today.verdict)
             return attrs.evolve(placed, excused=today.refused.code in _PEOPLE)
-        unseen = request.unseen(today.person_reasons)
+        unseen = self._unseen(request, today)
         held = _held(request.tool, _canonical(arguments), not unseen, run.held[step].begun)
         run.held[step] = held
         if unseen:
             # All that was ever a reason: so that asking again comes to an end.
             verdict = attrs.evolve(today.verdict, reasons=(*request.reasons, *unseen))
-            return self._ask(ingested, held, offered[request.tool], verdict)
+            return self._ask(ingested, held, offered[request.tool], verdict, context.session)
         if today.verdict.approval_class is ApprovalClass.NOTIFY:
             await self._notify(ingested, today.verdict)
         self._recall.trust(offered[request.tool], arguments)
         self._recall.remember(request, decision, arguments)
-        admitted = self._admitted(step, asked)
+        admitted = self._admitted(step, asked, offered[request.tool], today.verdict)
         return admitted if arguments == call.arguments else Admitted(call=asked)
 
     async def reconsider(
@@ -695,19 +764,20 @@ class Judge:
             EmitterError: the host's emitter raised.
             Stopped: the run ended before the call was judged.
         """
-        run, step, spec = self._run, request.step, offered.get(request.tool)
-        if spec is None or run.label == request.label:
+        step, spec = request.step, offered.get(request.tool)
+        if spec is None or self._label() == request.label:
             return None
         ingested = _again(step, call)
         verdict = await self._class_of(spec, request.arguments)
         if verdict.approval_class is ApprovalClass.DENY:
-            return await self._refuse(ingested, _denied(verdict), reasons=verdict.reasons)
+            return await self._refuse(ingested, _denied(verdict), verdict=verdict)
         asks = verdict.approval_class is ApprovalClass.REQUEST_USER
         unseen = request.unseen(verdict.reasons) if asks else ()
         if not unseen:
             return None
         verdict = attrs.evolve(verdict, reasons=(*request.reasons, *unseen))
-        return self._ask(ingested, run.held[step], spec, verdict)
+        held = self._run.held[step]
+        return self._ask(ingested, held, spec, verdict, request.session)
 
     async def _ruling(
         self,
@@ -735,7 +805,8 @@ class Judge:
         spec = offered.get(request.tool)
         if spec is not None and self.definition(spec) != request.tool_sha256:
             return _Today(refused=_unknown(request.tool, {})), EventCode.APR002A
-        if spec and remember_fault(decision.remember, spec.name, spec.parameters, call.arguments):
+        remember, rules = decision.remember, request.rules
+        if spec and remember_fault(remember, spec.name, spec.parameters, call.arguments, rules):
             # Whoever brings it is told before; this is for what was kept without being read.
             text = "The decision on this call was not one that can be followed."
             return _Today(refused=refusal(CallCode.POLICY_ERROR, text)), EventCode.APR003D
@@ -803,4 +874,11 @@ def _unknown(name: str, offered: Mapping[str, ToolSpec]) -> ToolOutput:
 
 def _denied(verdict: ClassVerdict) -> ToolOutput:
     code = CallCode.POLICY_ERROR if verdict.failed else CallCode.POLICY_DENIED
-    return refusal(code, "The policy of this task does not allow this call.")
+    if not verdict.rules:
+        return refusal(code, "The policy of this task does not allow this call.")
+    worst = next(rule for rule in verdict.rules if rule.verdict is LabelVerdict.DENY)
+    return refusal(
+        code,
+        f"The label rules of this task deny this call: {worst.told()}.",
+        details={"rules": [rule.to_json() for rule in verdict.rules]},
+    )

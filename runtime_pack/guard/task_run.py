@@ -25,14 +25,16 @@ from runtime_pack.audit.verify import LogHead
 from runtime_pack.catalog import ToolSpec
 from runtime_pack.errors import ContractError, StopCode
 from runtime_pack.events import Entry, Event, EventType
+from runtime_pack.flow import BrokenRule
 from runtime_pack.guard.eager import started
 from runtime_pack.guard.leftovers import Leftovers
 from runtime_pack.guard.meter import Meter
 from runtime_pack.guard.observer import Observer
+from runtime_pack.guard.outflow import Outflow
 from runtime_pack.guard.sub_runs import SubRun
 from runtime_pack.inner import frozen, inner
 from runtime_pack.kill_switch import KillSwitch
-from runtime_pack.labels import CLEAN
+from runtime_pack.labels import CLEAN, Label, join
 from runtime_pack.ledger import (
     COST,
     STEPS,
@@ -61,7 +63,7 @@ from runtime_pack.ports import (
     fence_by_default,
 )
 from runtime_pack.prices import PriceTable
-from runtime_pack.records import StepRecord, log_word
+from runtime_pack.records import StepRecord, label_raised, log_word
 from runtime_pack.remembered import Memory, RememberedRule
 from runtime_pack.repeats import Repeats, Seen
 from runtime_pack.seal import Seal
@@ -254,6 +256,7 @@ class TaskRun:
         output_check: OutputCheck | None = None,
         prices: PriceTable | None = None,
         ledger: Ledger | None = None,
+        flow: Outflow | None = None,
     ) -> None:
         self.contract = contract
         self.task = clean_text(task)
@@ -273,6 +276,7 @@ class TaskRun:
         self.meter: Meter | None = None
         self.step_costs: dict[str, int] = {}
         self.measure()
+        self.flow = Outflow(contract.preset) if flow is None else flow
         self._begin_records()
         self._refused_limit = contract.refused_limit
         # Twice the steps, those that are granted later included, unless a number was named.
@@ -291,8 +295,8 @@ class TaskRun:
     def _begin_records(self) -> None:
         """What a run knows of what has happened in it: nothing yet."""
         self.steps: list[StepRecord] = []
-        self.label = CLEAN
-        self.burned: set[str] = set()
+        # What the context holds, and what it held when the model was asked last.
+        self.label = self.asked_under = CLEAN
         self.turn = 0
         self.held: dict[str, Held] = {}
         # Of the held steps, those that the host was told of.
@@ -325,6 +329,30 @@ class TaskRun:
         self._direct = self._direct_open = 0
         # Another process may take this run up: its direct calls must not have our step names.
         self._direct_prefix = f"d{secrets.token_hex(3)}c"
+
+    def take_label(self, label: Label, step: str = "") -> None:
+        """The context holds something with this label from now on; a rise is on record.
+
+        Raises:
+            AuditError: the log could not take it.
+        """
+        before = self.label
+        after = join(before, label)
+        if after is before:
+            return
+        self.label = after
+        # Before the first turn it is what the run was started with.
+        if after != before and self.turn:
+            self.enter_in_log(label_raised(self.subject(step), before, after, self.turn))
+
+    @property
+    def burned(self) -> set[str]:
+        """The nonces that fences of this run have used."""
+        return self.flow.burned
+
+    def hop(self, before: str, url: str) -> tuple[BrokenRule, ...]:
+        """The label rules against following a redirect; none when it may be followed."""
+        return self.flow.hop(before, url, self.label)
 
     def measure(self) -> None:
         """Count tokens and money if there is a limit on them, or a price table.

@@ -150,6 +150,7 @@ class Turns:
     ) -> TurnResult:
         step, bid = reserved.step, reserved.bid
         run, begun = self._run, self._run.clock.monotonic()
+        run.asked_under = run.label
         turn: Turn | None = None
         lost: Outcome | None = _TORN
         again = False

@@ -105,7 +105,7 @@ from runtime_pack.messages import (
     clean_text,
 )
 from runtime_pack.ports import ContextFactory, ExecutionContext, TurnRequest
-from runtime_pack.records import StepRecord, approval_decided, step_finished
+from runtime_pack.records import StepRecord, approval_decided, links_defused, step_finished
 from runtime_pack.repeats import fingerprint_of
 from runtime_pack.seal import check_request, seal_request
 from runtime_pack.state import RunStore, SavedRun, open_head, spec_from_json
@@ -404,7 +404,8 @@ class Drive:
         if spec is None or request is None:
             return None
         arguments = decision.runs(request)
-        return remember_fault(decision.remember, spec.name, spec.parameters, arguments)
+        parameters, rules = spec.parameters, request.rules
+        return remember_fault(decision.remember, spec.name, parameters, arguments, rules)
 
     def _lacking(self, decisions: Sequence[Decision], *, abandon: bool) -> Outcome | None:
         """What is in hand and cannot go on here: a call of a tool that this runtime does not have.
@@ -771,13 +772,26 @@ class Drive:
         calls: tuple[IngestedCall, ...] = ()
         if not final:
             calls = ingest(taken.turn, number=self.run.turn, taken=self.keeper.taken, cut=taken.cut)
-        fault = None if calls else self.input.output_fault(taken.turn.text)
+        turn = taken.turn if calls else self._shown(taken.turn)
+        fault = None if calls else self.input.output_fault(turn.text)
         unverified = None
-        if self.run.output_check is not None and fault is None and _is_answer(taken.turn):
-            unverified = await check_answer(self.run, taken.turn.text, self.keeper.messages)
-        return TurnTaken(
-            turn=taken.turn, calls=calls, cut=taken.cut, fault=fault, unverified=unverified
-        )
+        if self.run.output_check is not None and fault is None and _is_answer(turn):
+            unverified = await check_answer(self.run, turn.text, self.keeper.messages)
+        return TurnTaken(turn=turn, calls=calls, cut=taken.cut, fault=fault, unverified=unverified)
+
+    def _shown(self, turn: Turn) -> Turn:
+        """An answer that fetches nothing and tells nothing by being shown.
+
+        Raises:
+            AuditError: the log could not take what became text.
+        """
+        run = self.run
+        defused = run.flow.answer(turn.text, run.label)
+        if defused is None:
+            return turn
+        step = f"t{run.turn}"
+        run.record(links_defused(run.subject(step), defused.counts(), step))
+        return attrs.evolve(turn, text=defused.text)
 
     def _request(self, *, final: bool) -> TurnRequest:
         return TurnRequest(
@@ -1403,6 +1417,9 @@ def restore(
         )
         drive = Drive(guarded, turn_input, context, store, held.turn_input)
         drive.adopt(saved, head, held)
+    except ContractError:
+        # What this run lacks, and not what is wrong with the saved one.
+        raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StateRefused(f"the saved run cannot be read ({error})") from error
     return drive

@@ -19,7 +19,7 @@ from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.guard.inputs import judge_input
 from runtime_pack.guard.sub_runs import SubRun
 from runtime_pack.guard.task_run import Told
-from runtime_pack.labels import join, parse_label
+from runtime_pack.labels import CLEAN, join, parse_label
 from runtime_pack.ledger import read_counts
 from runtime_pack.machine import Outcome, State
 from runtime_pack.messages import (
@@ -56,7 +56,7 @@ class SaveStopped(StoreError):
 
 
 _LAST_SAVE_SECONDS: Final = 5.0
-_LABELLED: Final = (UserMessage, ToolMessage)
+_LABELLED: Final = (UserMessage, ToolMessage, AssistantMessage)
 
 
 @attrs.define(kw_only=True)
@@ -71,6 +71,7 @@ class Taken:
     burned: set[str] = attrs.field(factory=set)
     grants: list[Grant] = attrs.field(factory=list)
     compaction: Compaction | None = None
+    addresses: list[tuple[str, str]] = attrs.field(factory=list)
 
 
 def read_rows(rows: Sequence[bytes]) -> Taken:
@@ -120,6 +121,10 @@ def _take_burned(taken: Taken, value: Any) -> None:
     taken.burned.update(value)
 
 
+def _take_addresses(taken: Taken, value: Any) -> None:
+    taken.addresses += [(str(url), str(origin)) for url, origin in value]
+
+
 def _take_grant(taken: Taken, value: Any) -> None:
     taken.grants.append(parse_grant(value))
 
@@ -137,6 +142,7 @@ _ROWS: Final[Mapping[str, Callable[[Taken, Any], None]]] = {
     "resolved": _take_resolved,
     "step": _take_step,
     "burned": _take_burned,
+    "addresses": _take_addresses,
     "grant": _take_grant,
     "compaction": _take_compaction,
 }
@@ -191,6 +197,7 @@ class Keeper:
         self._chain = EMPTY_CHAIN
         self._steps_saved = 0
         self._burned_saved: set[str] = set()
+        self._addresses_saved = 0
         self._saving = asyncio.Lock()
         self._torn = False
 
@@ -226,7 +233,7 @@ class Keeper:
         run.sub_runs = {str(step): SubRun.from_json(sub) for step, sub in open_ones.items()}
         run.told = {str(s): Told.from_json(told) for s, told in (head.get("told") or {}).items()}
         run.steps[:], self._steps_saved = held.steps, len(held.steps)
-        run.burned |= held.burned
+        run.burned.update(held.burned)
         self._burned_saved = set(held.burned)
         self.messages, self.results, self.resolved = held.messages, held.results, held.resolved
         self.shown, self.compaction = self.messages, held.compaction
@@ -235,10 +242,17 @@ class Keeper:
         results = dict(held.results)
         for message in held.messages:
             self._take(message)
+            run.flow.note(message, own=not run.depth)
             if isinstance(message, ToolMessage):
                 results[message.call_id] = message
         self.checked = int(head.get("input_checked", 0))
         run.repeats.restore(head.get("repeats") or (), results)
+        if "flow" in head:
+            run.flow.restore(head["flow"])
+        run.flow.book.restore_known(held.addresses)
+        self._addresses_saved = len(run.flow.book.kept)
+        if "asked_under" in head:
+            run.asked_under = parse_label(head["asked_under"])
         if "memory" in head:
             run.memory.restore(head["memory"])
         self.revision, self._row_count = saved.revision, len(saved.rows)
@@ -251,13 +265,20 @@ class Keeper:
     # ── keeping ───────────────────────────────────────────────────────────────────────────────
 
     def append(self, message: Message) -> None:
-        """Add a message to the history; the run's label takes in the message's."""
+        """Add a message to the history; the run's label takes in the message's.
+
+        What the model says has the label of what it had read when it was asked.
+        """
+        under = self.run.asked_under
+        if under is not CLEAN and type(message) is AssistantMessage and message.label is CLEAN:
+            message = AssistantMessage(text=message.text, calls=message.calls, label=under)
         self.messages.append(message)
         if self.shown is not self.messages:
             self.shown.append(message)
         self._take(message)
         if isinstance(message, _LABELLED):
-            self.run.label = join(self.run.label, message.label)
+            self.run.take_label(message.label)
+        self.run.flow.note(message, own=not self.run.depth)
         if self.store is None:
             return
         if isinstance(message, ToolMessage) and message.call_id in self.results:
@@ -379,6 +400,7 @@ class Keeper:
         self._rows = [_encoded(body) for body in bodies]
         self.revision, self._steps_saved, self._row_count = 0, 0, 0
         self._chain, self._burned_saved = EMPTY_CHAIN, set()
+        self._addresses_saved = 0
         head, rows = self._snapshot(state, outcome, self.run.seal)
         return SavedRun(run_id=self.run.id, revision=1, head=head, rows=rows)
 
@@ -395,6 +417,11 @@ class Keeper:
             fresh = sorted(run.burned - self._burned_saved)
             self._rows.append(_encoded({"burned": fresh}))
             self._burned_saved.update(fresh)
+        known = run.flow.book.kept
+        if len(known) != self._addresses_saved:
+            fresh_ones = [list(pair) for pair in known[self._addresses_saved :]]
+            self._rows.append(_encoded({"addresses": fresh_ones}))
+            self._addresses_saved = len(known)
         rows = tuple(self._rows)
         self._rows.clear()
         self._chain = chain_rows(self._chain, rows)
@@ -407,6 +434,10 @@ class Keeper:
         ledger = run.view().to_json()
         if run.told:
             more["told"] = {step: told.to_json() for step, told in run.told.items()}
+        if run.asked_under is not CLEAN:
+            more["asked_under"] = run.asked_under.to_json()
+        if run.flow:
+            more["flow"] = run.flow.to_json()
         if self.parent is not None:
             more["parent"] = self.parent
         if self._granted:

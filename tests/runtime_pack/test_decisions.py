@@ -118,6 +118,8 @@ def test_a4_a_request_that_was_changed_outside_the_state_is_known(field: str) ->
         "reasons": (*request.reasons, "and more"),
         "created_at": request.created_at.replace(year=2020),
         "expires_at": None,
+        "destinations": {"to": "eve"},
+        "rules": ("message",),
         "reservation": {},
     }
     changed = attrs.evolve(request, **{field: values.get(field, "sha256:0")})

@@ -494,11 +494,10 @@ def test_what_was_told_survives_a_saved_run_and_only_rises() -> None:
 def test_search_results_and_the_operators_addresses_are_kept_for_saved_runs() -> None:
     """The others are found again in the messages."""
     book = _book(user=[DOCS], search=["https://r.example/1"], operator=["https://o.example/"])
-    kept = book.take_fresh()
     restored = AddressBook()
-    restored.restore_known(json.loads(json.dumps(kept)))
+    restored.restore_known(json.loads(json.dumps(book.kept)))
 
-    assert book.take_fresh() == []
+    assert restored.kept == book.kept
     assert restored.origin("https://r.example/1") is AddressOrigin.SEARCH
     assert restored.origin("https://o.example/") is AddressOrigin.OPERATOR
     assert restored.origin(DOCS) is AddressOrigin.COMPOSED

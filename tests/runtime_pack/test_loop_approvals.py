@@ -784,9 +784,10 @@ class Agreeing:
 
 
 def tainted(*rules: ToolRule, **options: Any) -> Rehearsal:
-    """A run whose first call makes the context external."""
+    """A run whose first call makes the context external, which its tool did not announce."""
+    outside = ToolOutput(ok=True, text="ok")
     return Rehearsal(
-        shelf=ToolShelf().add("t:read").add("t:gate"),
+        shelf=ToolShelf().add("t:read", outside, output_trust="internal").add("t:gate"),
         contract=TaskContract(tool_policy=ToolPolicy([ASK, *rules]), **options.pop("limits", {})),
         store=MemoryRunStore(),
         **options,

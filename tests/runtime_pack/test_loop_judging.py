@@ -23,6 +23,7 @@ from runtime_pack import (
     StopCode,
     Suspended,
     TaskContract,
+    ToolOutput,
     ToolPolicy,
     ToolRule,
     TurnInput,
@@ -374,7 +375,10 @@ def test_a_result_is_in_the_store_while_a_request_is_reconsidered() -> None:
     async def scenario() -> None:
         gate = Gate(at=frozenset({2}))
         ask = ToolRule(tool="t:b", approval_class="request_user")
-        stage = Rehearsal(shelf=shelf(), store=MemoryRunStore(Seal(KEY)), contract=gated(gate, ask))
+        # It is worse than its tool announced: what was announced is judged with the sibling.
+        outside = ToolOutput(ok=True, text="ok")
+        tools = ToolShelf().add("t:a", outside, output_trust="internal").add("t:b")
+        stage = Rehearsal(shelf=tools, store=MemoryRunStore(Seal(KEY)), contract=gated(gate, ask))
         stage.prepare([calls(("1", "t:a", "{}"), ("2", "t:b", "{}"))])
         run_id = stage.run.id
         await dies(stage, gate)

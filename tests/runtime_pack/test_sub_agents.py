@@ -144,6 +144,7 @@ class Office:
             description="Work.",
             parameters={"type": "object", "properties": {"n": {"type": "integer"}}},
             output_trust=self.trust,
+            side_effects=[],
         )
         return CatalogTool(spec=spec, handler=work)
 

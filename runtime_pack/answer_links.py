@@ -1,0 +1,211 @@
+"""A final answer as it can be shown: nothing in it is fetched, or tells anything, by being shown. Pure.
+
+Where text from outside was read, an image or a reference link is kept only when its address is known;
+any other one becomes text: the sign that makes it one is escaped, and the words stay. A link of any
+kind that carries something private becomes the name of the site that it leads to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+import attrs
+
+from runtime_pack.address_book import Address, AddressBook, AddressReader
+from runtime_pack.label_table import AddressOrigin
+from runtime_pack.messages import Json
+from runtime_pack.private_text import PrivateText
+
+__all__ = ("DefusedAnswer", "defused_answer")
+
+
+@attrs.frozen(kw_only=True)
+class DefusedAnswer:
+    """The answer, and how many images, reference links and links of it are text by now."""
+
+    text: str
+    images: int = 0
+    references: int = 0
+    links: int = 0
+    hosts: tuple[str, ...] = ()
+
+    def counts(self) -> dict[str, Json]:
+        """What became text, for events: numbers, and the hosts that were named."""
+        return {
+            "images": self.images,
+            "references": self.references,
+            "links": self.links,
+            "hosts": list(self.hosts[:16]),
+        }
+
+
+# The whole form of an image whose address can be read without a doubt; any other one is escaped.
+_IMAGE: Final = re.compile(r"!\[(?P<alt>[^\[\]\\\n]{0,500})\]\((?P<url>[^\s()<>\\\"'&]{1,2000})\)")
+_IMAGE_START: Final = re.compile(r"!(?=\[)")
+# Where a line may define a reference: after marks of quotes and lists, with or without spaces.
+_DEFINITION: Final = re.compile(
+    r"^(?P<lead>[ \t>*+\-.)0-9]{0,200})\[(?P<label>(?:[^\[\]\\]|\\.){1,999})\]:"
+    r"[ \t]*\n?[ \t>]*(?P<url><[^<>\n]{0,2000}>|\S{0,2000})",
+    re.MULTILINE | re.DOTALL,
+)
+# Elements that fetch something by being shown, and every other one that could.
+_ELEMENT: Final = re.compile(r"<(?=(?P<name>[a-zA-Z][a-zA-Z0-9-]{0,40}))")
+_FETCHING: Final = frozenset(
+    [
+        "applet",
+        "audio",
+        "base",
+        "bgsound",
+        "body",
+        "embed",
+        "form",
+        "frame",
+        "frameset",
+        "iframe",
+        "image",
+        "img",
+        "input",
+        "isindex",
+        "link",
+        "math",
+        "meta",
+        "object",
+        "picture",
+        "portal",
+        "script",
+        "source",
+        "style",
+        "svg",
+        "track",
+        "use",
+        "video",
+    ]
+)
+_ATTRIBUTE: Final = re.compile(
+    r"(?:src|srcset|background|poster|style|data|href|lowsrc|dynsrc|action)[\s/]*=", re.IGNORECASE
+)
+_LOOKED_AT: Final = 4096
+# Anything that a reader may turn into a link.
+_LINK: Final = re.compile(
+    r"<[a-zA-Z][a-zA-Z0-9+.-]{1,31}:[^<>\n]*>|\]\(\s*<[^<>\n]*>"
+    r"|(?:[a-zA-Z][a-zA-Z0-9+.-]{1,31}:|//|\bwww\.)[^\s<>]+"
+)
+
+
+class _Defuser:
+    """One answer on its way."""
+
+    def __init__(
+        self,
+        reader: AddressReader | None,
+        book: AddressBook,
+        private: PrivateText,
+        nonces: AbstractSet[str],
+    ) -> None:
+        self._reader = reader
+        self._book = book
+        self._private = private
+        self._nonces = nonces
+        self.images = 0
+        self.references = 0
+        self.links = 0
+        self.hosts: dict[str, None] = {}
+
+    def link(self, match: re.Match[str]) -> str:
+        """A link, or the site of one that carries something private."""
+        found = match[0]
+        if self._private.find(found, self._nonces) is None:
+            return found
+        self.links += 1
+        start = "](" if found.startswith("](") else ""
+        site = self._site(found)
+        told = f"(link removed: {site})" if site else "(link removed)"
+        # The brackets of Markdown that ran into the match stay balanced enough to be text.
+        return f"{start and '] '}{told}"
+
+    def _site(self, text: str) -> str:
+        """Of the first address of a text, the registered name, if that is not the payload."""
+        reader = self._reader
+        for address in () if reader is None else reader.find(text):
+            site = reader.site(address.host) if reader is not None else ""
+            if self._private.find(site, self._nonces) is None:
+                self.hosts[site] = None
+                return site
+            break
+        return ""
+
+    def image(self, match: re.Match[str]) -> str:
+        """The sign of an image, or the same escaped."""
+        whole = _IMAGE.match(match.string, match.start())
+        if whole is not None and self._is_known(whole["url"]):
+            return "!"
+        self.images += 1
+        return "!\\"
+
+    def definition(self, match: re.Match[str]) -> str:
+        """A definition of a reference, or the same as a paragraph."""
+        if self._is_known(match["url"].strip("<>")):
+            return match[0]
+        self.references += 1
+        start = len(match["lead"])
+        return f"{match[0][:start]}\\{match[0][start:]}"
+
+    def element(self, match: re.Match[str]) -> str:
+        """The beginning of an element, or of what reads like one."""
+        name = match["name"].lower()
+        after = match.string[match.end() : match.end() + _LOOKED_AT]
+        if name not in _FETCHING and (name == "a" or _ATTRIBUTE.search(after) is None):
+            return "<"
+        self.images += 1
+        return "&lt;"
+
+    def _is_known(self, text: str) -> bool:
+        if self._reader is None:
+            return False
+        address = self._reader.read(text)
+        if not isinstance(address, Address):
+            return False
+        if self._book.origin(address.url) is AddressOrigin.COMPOSED:
+            self.hosts[address.host] = None
+            return False
+        return True
+
+
+def defused_answer(
+    text: str,
+    *,
+    reader: AddressReader | None,
+    book: AddressBook,
+    private: PrivateText,
+    nonces: AbstractSet[str] = frozenset(),
+    outside: bool = True,
+) -> DefusedAnswer | None:
+    """The answer as it can be shown; None when it is as it was.
+
+    Args:
+        text: in Markdown or not.
+        reader: reads addresses; without one none is known.
+        book: the addresses that the run knows.
+        private: what must not leave.
+        nonces: those that the run's fences have used.
+        outside: whether text from outside was read: only then images and references are judged.
+    """
+    defuser = _Defuser(reader, book, private, nonces)
+    shown = text
+    if private or nonces:
+        shown = _LINK.sub(defuser.link, shown)
+    if outside:
+        shown = _DEFINITION.sub(defuser.definition, shown)
+        shown = _IMAGE_START.sub(defuser.image, shown)
+        shown = _ELEMENT.sub(defuser.element, shown)
+    if shown == text:
+        return None
+    return DefusedAnswer(
+        text=shown,
+        images=defuser.images,
+        references=defuser.references,
+        links=defuser.links,
+        hosts=tuple(defuser.hosts),
+    )

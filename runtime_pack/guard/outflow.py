@@ -1,0 +1,258 @@
+"""What a run knows of addresses and of what is private, and its word on each call.
+
+What comes into the context is only noted; it is read when a call first depends on it. A run whose
+tools send nothing never reads it. Sub-runs share the object: what one of them tells a site, all did.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from runtime_pack.address_book import Address, AddressBook, AddressReader
+from runtime_pack.answer_links import DefusedAnswer, defused_answer
+from runtime_pack.catalog import ToolSpec
+from runtime_pack.errors import ContractError
+from runtime_pack.flow import BrokenRule, FlowVerdict, RuleCode, judge_flow, texts_of
+from runtime_pack.label_table import (
+    AddressOrigin,
+    LabelPreset,
+    LabelVerdict,
+    SideEffect,
+    standing_of,
+)
+from runtime_pack.labels import Confidentiality, Integrity, Label
+from runtime_pack.messages import (
+    AssistantMessage,
+    Json,
+    Message,
+    SystemMessage,
+    ToolMessage,
+    UserMessage,
+)
+from runtime_pack.private_text import MIN_PRIVATE, Leak, PrivateText
+
+__all__ = ("Outflow",)
+
+_KINDS: Final[Mapping[Confidentiality, Leak]] = {
+    Confidentiality.WORKSPACE: Leak.WORKSPACE,
+    Confidentiality.SECRET: Leak.SECRET,
+}
+_HOP: Final = "url"
+
+
+class Outflow:
+    """Judges what the calls of a run send, and keeps what that depends on.
+
+    Raises:
+        ContractError: a private string or a canary is shorter than 8 letters and digits.
+    """
+
+    __slots__ = ("_declared", "_unread", "book", "burned", "preset", "private", "reader")
+
+    def __init__(
+        self,
+        preset: LabelPreset,
+        reader: AddressReader | None = None,
+        *,
+        private_strings: Iterable[str] = (),
+        canaries: Iterable[str] = (),
+    ) -> None:
+        self.preset = preset
+        self.book = AddressBook()
+        self.private = PrivateText()
+        self.reader = reader
+        # The nonces that fences have used: none of them has a reason to go anywhere.
+        self.burned: set[str] = set()
+        self._unread: list[tuple[Message, bool]] = []
+        self._declared: set[str] = set()
+        self._declare("private_strings", private_strings, Leak.DECLARED)
+        self._declare("canaries", canaries, Leak.CANARY)
+
+    def _declare(self, field: str, strings: Iterable[str], kind: Leak) -> None:
+        if isinstance(strings, str):
+            raise ContractError(field, "is a list of texts")
+        for each in strings:
+            if not isinstance(each, str) or sum(map(str.isalnum, each)) < MIN_PRIVATE:
+                # Its value is not repeated: it is private.
+                raise ContractError(field, f"holds one without {MIN_PRIVATE} letters and digits")
+            self.private.add(each, kind)
+            self._declared.add(
+                f"sha256:{hashlib.sha256(each.encode(errors='replace')).hexdigest()}"
+            )
+
+    # ── what came into the context ────────────────────────────────────────────────────────────
+
+    def note(self, message: Message, *, own: bool = True) -> None:
+        """A message has become a part of the context; *own* says that a person or the host wrote it."""
+        self._unread.append((message, own))
+
+    def offer(self, urls: Iterable[str]) -> None:
+        """A search has given these addresses."""
+        self.book.add(self._canonical(urls), AddressOrigin.SEARCH)
+
+    def said_by_person(self, spec: ToolSpec, arguments: Mapping[str, Json]) -> None:
+        """A person has written these arguments: what stands in its destinations is from the user."""
+        for name in spec.destination_args:
+            places = self._canonical(texts_of(arguments.get(name)))
+            self.book.add(places, AddressOrigin.USER)
+
+    def _canonical(self, texts: Iterable[str]) -> list[str]:
+        reader = self.reader
+        read = [] if reader is None else [reader.read(text) for text in texts]
+        return [each.url for each in read if isinstance(each, Address)]
+
+    def _read_news(self) -> None:
+        news, self._unread = self._unread, []
+        for message, own in news:
+            if not isinstance(message, AssistantMessage):
+                self._take(message, own=own)
+
+    def _take(self, message: SystemMessage | UserMessage | ToolMessage, *, own: bool) -> None:
+        if isinstance(message, SystemMessage):
+            if own:
+                self._know(message.text, AddressOrigin.OPERATOR)
+            return
+        label, by_user = message.label, isinstance(message, UserMessage)
+        if by_user and label.integrity is Integrity.USER:
+            # What another model wrote for a sub-run is known from nobody.
+            if own:
+                self._know(message.text, AddressOrigin.USER)
+        else:
+            self._know(message.text, AddressOrigin.PAGE_LINK)
+        kind = _KINDS.get(label.confidentiality)
+        if kind is not None:
+            self.private.add_text(message.text, kind)
+        elif by_user and own and label.integrity is Integrity.USER:
+            self.private.add_public(message.text)
+
+    def _know(self, text: str, origin: AddressOrigin) -> None:
+        if self.reader is None or "." not in text:
+            return
+        bare = origin is not AddressOrigin.PAGE_LINK
+        found = self.reader.find(text, bare=bare)
+        self.book.add([address.url for address in found], origin)
+
+    # ── judging ───────────────────────────────────────────────────────────────────────────────
+
+    def judge(
+        self, spec: ToolSpec, arguments: Mapping[str, Json], label: Label
+    ) -> FlowVerdict | None:
+        """Every rule that a call breaks; None when there is nothing to be said of it."""
+        effects = spec.side_effects
+        if not effects and (
+            effects is not None
+            or (
+                self.preset is LabelPreset.STANDARD
+                and label.confidentiality is not Confidentiality.SECRET
+            )
+        ):
+            return None
+        self._read_news()
+        verdict = self._judged(effects, spec.destination_args, arguments, label)
+        return verdict if verdict.rules or verdict.links else None
+
+    def _judged(
+        self,
+        effects: tuple[SideEffect, ...] | None,
+        destination_args: tuple[str, ...],
+        arguments: Mapping[str, Json],
+        label: Label,
+    ) -> FlowVerdict:
+        return judge_flow(
+            preset=self.preset,
+            label=label,
+            side_effects=effects,
+            destination_args=destination_args,
+            arguments=arguments,
+            book=self.book,
+            reader=self.reader,
+            private=self.private,
+            nonces=self.burned,
+        )
+
+    def charge(self, step: str, verdict: FlowVerdict) -> None:
+        """A call was admitted: the links that it follows are counted."""
+        reader = self.reader
+        if reader is None:
+            return
+        for address in verdict.links:
+            self.book.charge(step, address.url, reader.site(address.host))
+
+    def hop(self, before: str, url: str, label: Label) -> tuple[BrokenRule, ...]:
+        """The rules against following a redirect from one address to another; none: it is followed.
+
+        It is a new link of that page, and the only one: nothing is told by following it. Under the
+        strict preset what leads to another host is returned and not followed. Under the standard
+        one a listed host is what an address that was composed is.
+        """
+        reader = self.reader
+        if reader is None:
+            return ()
+        self._read_news()
+        source, target = reader.read(before), reader.read(url)
+        same = (
+            isinstance(source, Address)
+            and isinstance(target, Address)
+            and source.host == target.host
+        )
+        self.book.add(self._canonical([url]), AddressOrigin.PAGE_LINK)
+        found = self._judged((SideEffect.READ_NET,), (_HOP,), {_HOP: url}, label)
+        strict = self.preset is LabelPreset.STRICT
+        if found.verdict is LabelVerdict.ALLOW and (same or not strict):
+            return ()
+        return found.rules or (_another_host(target, label),)
+
+    # ── answering ─────────────────────────────────────────────────────────────────────────────
+
+    def answer(self, text: str, label: Label) -> DefusedAnswer | None:
+        """A final answer without what would carry data out when it is shown; None: it is as it was."""
+        if "<" not in text and "[" not in text and ":" not in text:
+            return None
+        outside = label.integrity is Integrity.EXTERNAL
+        self._read_news()
+        if not outside and not self.private:
+            return None
+        return defused_answer(
+            text,
+            reader=self.reader,
+            book=self.book,
+            private=self.private,
+            nonces=self.burned,
+            outside=outside,
+        )
+
+    # ── saved runs ────────────────────────────────────────────────────────────────────────────
+
+    def to_json(self) -> dict[str, Json]:
+        """What a saved run keeps; of what was declared private, digests."""
+        return {**self.book.spent_json(), "declared": sorted(self._declared)}
+
+    def restore(self, value: Mapping[str, Any]) -> None:
+        """Take in what `to_json` wrote.
+
+        Raises:
+            ContractError: something was declared private of the saved run, and was not of this one.
+            KeyError, TypeError, ValueError: not of that form.
+        """
+        missing = set(map(str, value["declared"])) - self._declared
+        if missing:
+            text = (
+                f"{len(missing)} that the saved run was given are missing: it would not keep them"
+            )
+            raise ContractError("private_strings", text)
+        self.book.restore(value)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything for a saved run to keep."""
+        return bool(self._declared or self.book)
+
+
+def _another_host(target: object, label: Label) -> BrokenRule:
+    return BrokenRule(
+        code=RuleCode.OTHER_HOST,
+        verdict=LabelVerdict.ASK,
+        standing=standing_of(label),
+        host=target.host if isinstance(target, Address) else "",
+    )
