@@ -402,9 +402,11 @@ class AuditLog:
         # Not due again while the lines are written that it is about.
         self._due_line = self._due_second = _NEVER
         self.sync()
-        note = signer.checkpoint(self._seq, self._tree.root())
-        block = f"{note}\n".encode()
         known = self._checkpoints
+        note = signer.checkpoint(self._seq, self._tree.root())
+        if known.notes[-1:] == (note,):
+            return note
+        block = f"{note}\n".encode()
         try:
             append_durably(checkpoints_path(self.path), block, known.whole_bytes)
         except OSError as error:

@@ -74,9 +74,36 @@ class Frontier:
             node = _node(peak, node)
         return node
 
-    def copy(self) -> Frontier:
-        """Another one that grows by itself."""
-        return Frontier(self.size, self._peaks)
+    def within(self, low: int, high: int) -> Frontier:
+        """The right edge of the part that stands for the leaves from *low* to below *high*.
+
+        Raises:
+            IndexError: the part is not made of whole subtrees: what it consists of is not known.
+        """
+        at, peaks = 0, []
+        for peak, bit in zip(self._peaks, _bits(self.size), strict=True):
+            if low <= at and at + bit <= high:
+                peaks.append(peak)
+            at += bit
+        try:
+            return Frontier(min(high, self.size) - low, peaks)
+        except ValueError as error:
+            raise IndexError("lines that are needed for it were deleted") from error
+
+
+def _bits(size: int) -> list[int]:
+    return [1 << at for at in reversed(range(size.bit_length())) if size >> at & 1]
+
+
+def _range_root(low: int, high: int, leaves: Sequence[bytes], before: Frontier) -> bytes:
+    """The root over the leaves from *low* to below *high*; the first ones are known by a frontier."""
+    start = before.size
+    if low >= start:
+        return root_of(leaves[low - start : high - start])
+    frontier = before.within(low, high)
+    for leaf in leaves[: max(0, high - start)]:
+        frontier.add(leaf)
+    return frontier.root()
 
 
 def _split(size: int) -> int:
@@ -92,23 +119,28 @@ def root_of(leaves: Sequence[bytes]) -> bytes:
     return frontier.root()
 
 
-def inclusion_proof(index: int, leaves: Sequence[bytes]) -> tuple[bytes, ...]:
+def inclusion_proof(
+    index: int, leaves: Sequence[bytes], before: Frontier | None = None
+) -> tuple[bytes, ...]:
     """The hashes that lead from the leaf at *index* (from 0) to the root, the leaf's sibling first.
 
+    *before* stands for leaves that are not there any more; *leaves* are those behind them.
+
     Raises:
-        IndexError: there is no such leaf.
+        IndexError: there is no such leaf, or it is not there any more.
     """
-    if not 0 <= index < len(leaves):
-        raise IndexError(f"the tree has {len(leaves)} leaves and none at {index}")
-    low, high = 0, len(leaves)
+    before = before or Frontier()
+    low, high = 0, before.size + len(leaves)
+    if not before.size <= index < high:
+        raise IndexError(f"there is no line {index + 1} to prove")
     siblings = []
     while high - low > 1:
         middle = low + _split(high - low)
         if index < middle:
-            siblings.append(root_of(leaves[middle:high]))
+            siblings.append(_range_root(middle, high, leaves, before))
             high = middle
         else:
-            siblings.append(root_of(leaves[low:middle]))
+            siblings.append(_range_root(low, middle, leaves, before))
             low = middle
     return tuple(reversed(siblings))
 
@@ -131,29 +163,32 @@ def is_included(leaf: bytes, index: int, size: int, proof: Sequence[bytes], root
     return last == 0 and node == root
 
 
-def consistency_proof(old: int, leaves: Sequence[bytes]) -> tuple[bytes, ...]:
+def consistency_proof(
+    old: int, leaves: Sequence[bytes], before: Frontier | None = None
+) -> tuple[bytes, ...]:
     """The hashes that show the tree of the first *old* leaves to be a beginning of this one.
 
-    Empty for no leaves and for all of them.
+    Empty for no leaves and for all of them. *before* is as for `inclusion_proof`.
 
     Raises:
-        IndexError: there are not that many leaves.
+        IndexError: there are not that many leaves, or some that are needed are not there any more.
     """
-    if not 0 <= old <= len(leaves):
-        raise IndexError(f"the tree has {len(leaves)} leaves, not {old}")
-    if old in (0, len(leaves)):
+    before = before or Frontier()
+    low, high, whole = 0, before.size + len(leaves), True
+    if not 0 <= old <= high:
+        raise IndexError(f"the tree has {high} leaves, not {old}")
+    if old in (0, high):
         return ()
-    low, high, whole = 0, len(leaves), True
     rest = []
     while old != high:
         middle = low + _split(high - low)
         if old <= middle:
-            rest.append(root_of(leaves[middle:high]))
+            rest.append(_range_root(middle, high, leaves, before))
             high = middle
         else:
-            rest.append(root_of(leaves[low:middle]))
+            rest.append(_range_root(low, middle, leaves, before))
             low, whole = middle, False
-    first = () if whole else (root_of(leaves[low:high]),)
+    first = () if whole else (_range_root(low, high, leaves, before),)
     return (*first, *reversed(rest))
 
 

@@ -287,6 +287,7 @@ class _Verifier:
         self._path, self._heads, self._keys, self._kept = path, heads, keys, kept
         self._faults: list[Fault] = []
         self._beside = self._checkpoints()
+        self._stone = self._tombstone()
         self._signed = 0
 
     def _checkpoints(self) -> Checkpoints:
@@ -304,11 +305,12 @@ class _Verifier:
         files = (*(path for _, path in older_segments(self._path)), self._path)
         notes = (*self._beside.notes, *self._kept)
         content = read_file(files[0])
-        start = self._start(_first_of(content))
+        start = _first_of(content)
+        gone = set() if self._stone is None else {Tombstone.parse(self._stone.text).size}
         walk = Walk(
             start,
-            heads={head.seq for head in self._heads},
-            sizes={note.checkpoint.size for note in notes},
+            heads=gone | {head.seq for head in self._heads},
+            sizes=gone | {note.checkpoint.size for note in notes},
         )
         self._walk_file(walk, content)
         for file in files[1:]:
@@ -317,6 +319,7 @@ class _Verifier:
                 self._fault(f"{file.name} does not say which file it continues", walk.seq + 1)
             self._walk_file(walk, content)
         self._faults = [*walk.faults, *self._faults]
+        self._hold_stone(walk, start)
         self._hold_heads(walk)
         self._hold_notes(walk)
         return Verification(
@@ -340,24 +343,32 @@ class _Verifier:
         if torn:
             self._fault("the last line is torn: it has no line feed", walk.seq + 1)
 
-    def _start(self, first: Beginning) -> Beginning:
-        """Where the first file that is left begins, if its beginning is accounted for."""
-        if first.head.seq == 0:
-            return first
-        missing = f"lines 1 to {first.head.seq} are missing"
+    def _tombstone(self) -> SignedNote | None:
         try:
             note = SignedNote.parse(tombstone_path(self._path).read_text("utf-8"))
-            stone = Tombstone.parse(note.text)
+            Tombstone.parse(note.text)
         except (OSError, UnicodeDecodeError, AuditError):
+            return None
+        return note
+
+    def _hold_stone(self, walk: Walk, start: Beginning) -> None:
+        """What is missing at the beginning is accounted for by a tombstone, and by nothing else.
+
+        Its root is that of the lines that are left as well, so that the tree that the first of them
+        goes on with is the right one. A crash may have left files that it says were deleted.
+        """
+        if start.head.seq == 0:
+            return
+        missing, note = f"lines 1 to {start.head.seq} are missing", self._stone
+        if note is None:
             self._fault(f"{missing}, and no tombstone says that they were deleted on purpose")
-            return first
-        frontier = first.frontier()
-        root = None if frontier is None else frontier.root()
-        if (stone.size, stone.head, stone.root) != (first.head.seq, first.head.sha256, root):
+            return
+        stone = Tombstone.parse(note.text)
+        found = walk.digests.get(stone.size), walk.roots.get(stone.size)
+        if stone.size < start.head.seq or found != (stone.head, stone.root):
             self._fault(f"{missing}, and the tombstone is about others")
-        elif self._keys and not _is_by(note, self._keys):
+        elif self._keys and not any(_is_by(note, keys) for _, keys in self._reigns(walk)):
             self._fault(f"{missing}, and the tombstone is by no trusted key")
-        return first
 
     def _hold_heads(self, walk: Walk) -> None:
         for head in self._heads:

@@ -1,0 +1,141 @@
+"""Verify a signed log with nothing but Python's standard library, in one file to read.
+
+    python auditor.py LOG NAME+ID+KEY      exit code 0 if all holds, 1 if something does not
+
+LOG is the file that is written; its older files (LOG.000001 …) and LOG.checkpoints stand beside it.
+The key line comes from whoever runs the log, never from the log. Changed keys and deleted files are
+beyond this script: `runtime-pack audit verify` knows them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+__all__ = ("is_signature", "main")
+
+# Curve and order of Ed25519, RFC 8032 section 5.1.
+_P, _L = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
+_D = -121665 * pow(121666, _P - 2, _P) % _P
+_Point = tuple[int, int, int, int]
+
+
+def _add(a: _Point, b: _Point) -> _Point:
+    left, right = (a[1] - a[0]) * (b[1] - b[0]) % _P, (a[1] + a[0]) * (b[1] + b[0]) % _P
+    c, d = 2 * a[3] * b[3] * _D % _P, 2 * a[2] * b[2] % _P
+    e, f, g, h = right - left, d - c, d + c, right + left
+    return e * f % _P, g * h % _P, f * g % _P, e * h % _P
+
+
+def _times(number: int, point: _Point) -> _Point:
+    total = (0, 1, 1, 0)
+    while number:
+        if number & 1:
+            total = _add(total, point)
+        point, number = _add(point, point), number >> 1
+    return total
+
+
+def _point(raw: bytes) -> _Point:
+    y, sign = int.from_bytes(raw, "little") & (1 << 255) - 1, raw[31] >> 7
+    square = (y * y - 1) * pow(_D * y * y + 1, _P - 2, _P) % _P
+    x = pow(square, (_P + 3) // 8, _P)
+    if (x * x - square) % _P:
+        x = x * pow(2, (_P - 1) // 4, _P) % _P
+    if y >= _P or (x * x - square) % _P or (not x and sign):
+        raise ValueError("not a point of the curve")
+    x = _P - x if x & 1 != sign else x
+    return x, y, 1, x * y % _P
+
+
+_BASE = _point((4 * pow(5, _P - 2, _P) % _P).to_bytes(32, "little"))
+
+
+def is_signature(key: bytes, text: bytes, raw: bytes) -> bool:
+    """Whether *raw* is the Ed25519 signature over *text* of the 32 bytes of *key*."""
+    try:
+        public, r, s = _point(key), _point(raw[:32]), int.from_bytes(raw[32:64], "little")
+    except (ValueError, IndexError):
+        return False
+    digest = int.from_bytes(hashlib.sha512(raw[:32] + key + text).digest(), "little")
+    a, b = _times(s, _BASE), _add(r, _times(digest % _L, public))
+    same = not (a[0] * b[2] - b[0] * a[2]) % _P and not (a[1] * b[2] - b[1] * a[2]) % _P
+    return len(raw) == 64 and s < _L and same
+
+
+def _node(left: bytes, right: bytes) -> bytes:
+    return hashlib.sha256(b"\x01" + left + right).digest()
+
+
+class _Lines:
+    """What the files hold: how many lines, the last one's digest and kind, and each line's root."""
+
+    def __init__(self) -> None:
+        self.count, self.prev, self.kind = 0, "0" * 64, ""
+        self.roots: dict[int, str] = {}
+        self._peaks: list[tuple[int, bytes]] = []
+
+    def take(self, line: bytes) -> None:
+        record = json.loads(line)
+        self.count += 1
+        plain = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        follows = (record.get("seq"), record.get("prev")) == (self.count, self.prev)
+        if plain.encode() != line or not follows:
+            raise ValueError(f"line {self.count}: edited or moved, or one before it was")
+        self.prev, self.kind = hashlib.sha256(line).hexdigest(), record["type"]
+        node = (1, hashlib.sha256(b"\x00" + line).digest())
+        while self._peaks and self._peaks[-1][0] == node[0]:
+            node = (2 * node[0], _node(self._peaks.pop()[1], node[1]))
+        self._peaks.append(node)
+        root = node[1]
+        for _, peak in reversed(self._peaks[:-1]):
+            root = _node(peak, root)
+        self.roots[self.count] = base64.b64encode(root).decode()
+
+
+def _signed_upto(notes: str, roots: dict[int, str], name: str, key: bytes) -> int:
+    """How many lines the last checkpoint is over; all of them are ours and over these lines."""
+    mark, signed = f"\N{EM DASH} {name} ", 0
+    blocks = notes.split("\n\n")
+    for text, rows in zip(blocks[0:-1:2], blocks[1:-1:2], strict=False):
+        origin, size, root = text.split("\n")
+        given = [r.removeprefix(mark) for r in rows.split("\n") if r.startswith(mark)]
+        raw = [base64.b64decode(one)[4:] for one in given]
+        if origin != name or not any(is_signature(key, f"{text}\n".encode(), r) for r in raw):
+            raise ValueError(f"the checkpoint over {size} lines is not signed by {name}")
+        if roots.get(int(size)) != root:
+            raise ValueError(f"the checkpoint over {size} lines is not over these: edited or cut")
+        signed = int(size)
+    return signed
+
+
+def main(log: Path, key_line: str) -> str:
+    """What the log proves.
+
+    Raises:
+        ValueError: something does not hold; the message says what.
+        OSError: a file cannot be read.
+    """
+    name, _, coded = key_line.strip().split("+", 2)
+    lines = _Lines()
+    for file in (*sorted(log.parent.glob(f"{log.name}.{'[0-9]' * 6}")), log):
+        *whole, torn = file.read_bytes().split(b"\n")
+        if torn:
+            raise ValueError(f"{file}: the last line is torn")
+        for line in whole:
+            lines.take(line)
+    notes = log.with_name(f"{log.name}.checkpoints").read_text("utf-8")
+    signed = _signed_upto(notes, lines.roots, name, base64.b64decode(coded, validate=True)[1:])
+    if signed != lines.count or lines.kind != "log:closed":
+        raise ValueError(f"{lines.count} lines, {signed} signed: open, or cut or added to")
+    return f"{signed} lines, all signed by {name}; head {signed}:{lines.prev}"
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(f"{main(Path(sys.argv[1]), sys.argv[2])}\n")
+    except (ValueError, OSError) as error:
+        sys.exit(f"does not hold: {error}")
