@@ -238,14 +238,14 @@ class AuditLog:
         return aside.name
 
     def _start(self, torn: str | None) -> None:
-        machine = os.uname().nodename
-        opened: dict[str, Json] = {"writer": self._writer, "pid": os.getpid(), "host": machine}
+        opened: dict[str, Json] = {"writer": self._writer, "pid": os.getpid()}
+        where: dict[str, Json] = {"host": os.uname().nodename, "executor": self._writer}
         if self._signer is not None:
             opened["key"] = str(self._signer.key)
         if torn is not None:
             moved: dict[str, Json] = {"moved_to": torn}
             self.append(Event(code=EventCode.LOG003E, subject={}, object=moved))
-        self.append(Event(code=EventCode.LOG001O, subject={}, object=opened))
+        self.append(Event(code=EventCode.LOG001O, subject=where, object=opened))
         self.flush()
         # Also closes the time in which a log that says it is signed has no checkpoint.
         self.checkpoint()

@@ -390,8 +390,12 @@ class _Verifier:
             last = max(last, size)
         for note in (*self._beside.notes, *self._kept):
             self._hold_note(note, walk, reigns)
-        if walk.opened_with_key and walk.past_opening and not self._beside.notes:
+        if self._keys and self._lacks_checkpoints(walk):
             self._fault("it was signed when it was written, and its checkpoints are gone")
+
+    def _lacks_checkpoints(self, walk: Walk) -> bool:
+        """Whether it says that it was signed, and nothing signed stands beside it."""
+        return walk.opened_with_key and walk.past_opening and not self._beside.notes
 
     def _hold_note(
         self, note: SignedNote, walk: Walk, reigns: Sequence[tuple[int, tuple[VerifyKey, ...]]]

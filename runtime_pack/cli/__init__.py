@@ -29,9 +29,11 @@ __all__ = ("main",)
 _COMMANDS: Final[Mapping[str, str]] = {
     "ask": "runtime_pack.cli.ask",
     "cite": "runtime_pack.cli.cite",
+    "audit": "runtime_pack.cli.audit",
     "confine": "runtime_pack.cli.confine",
     "demo": "runtime_pack.cli.demo",
     "egress-proxy": "runtime_pack.cli.egress_proxy",
+    "events": "runtime_pack.cli.events",
     "explain-url": "runtime_pack.cli.explain",
     "runs": "runtime_pack.cli.runs",
     "policy": "runtime_pack.cli.policy",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 import attrs
 import click
 
-from runtime_pack.audit import AuditLog, LogHead
+from runtime_pack.audit import AuditLog, LogHead, LogSigner, VerifyKey
 from runtime_pack.errors import AuditError, ContractError, StoreError
 from runtime_pack.revisions import DirectoryRevisionStore
 from runtime_pack.state import open_head
@@ -26,6 +26,8 @@ __all__ = ("Heads", "StateFolder", "is_new", "open_state", "state_option")
 
 _VARIABLE: Final = "RUNTIME_PACK_STATE"
 _MAX_KEPT_BYTES: Final = 4096
+_LOG_KEY: Final = "log-key.pem"
+_ORIGIN: Final = "runtime-pack/logs"
 
 state_option = click.option(
     "--state-dir",
@@ -42,10 +44,12 @@ class Heads:
     Attributes:
         unreadable: saved runs and heads whose seal does not match. They prove nothing; whoever
             cut the log may have damaged them, so it is said.
+        keys: the key that signs the logs of the folder, for a log that is one of them.
     """
 
     found: tuple[LogHead, ...] = ()
     unreadable: int = 0
+    keys: tuple[VerifyKey, ...] = ()
 
 
 @attrs.frozen
@@ -85,7 +89,32 @@ class StateFolder:
         except OSError as error:
             raise AuditError(f"the folder of the logs cannot be made: {error}") from error
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        return AuditLog(logs / f"{stamp}-{os.getpid()}-{secrets.token_hex(2)}.jsonl")
+        path = logs / f"{stamp}-{os.getpid()}-{secrets.token_hex(2)}.jsonl"
+        return AuditLog(path, signer=self._signer())
+
+    def _signer(self) -> LogSigner:
+        """The key that signs the logs of this folder, made when there is none yet.
+
+        Raises:
+            AuditError: it cannot be made or read.
+        """
+        path = self.root / _LOG_KEY
+        if not path.exists():
+            draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
+            LogSigner.generate(_ORIGIN).save(draft)
+            try:
+                # Of two processes that make one at once, the first has it.
+                with suppress(FileExistsError):
+                    os.link(draft, path)
+                draft.unlink()
+            except OSError as error:
+                raise AuditError(f"the key of the logs cannot be made: {error}") from error
+        return LogSigner.load(path, _ORIGIN)
+
+    def _keys(self, log: Path) -> tuple[VerifyKey, ...]:
+        """Whose checkpoints are believed for one of this folder's own logs."""
+        own = log.parent == (self.root / "logs").resolve() and (self.root / _LOG_KEY).exists()
+        return (self._signer().key,) if own else ()
 
     def _keep_head(self, log: AuditLog) -> None:
         """Runs keep the head of the log they used last; this one covers the log's last line."""
@@ -117,7 +146,7 @@ class StateFolder:
             if head is not None:
                 heads.add(head)
         found = tuple(sorted(heads, key=lambda head: head.seq))
-        return Heads(found=found, unreadable=unreadable)
+        return Heads(found=found, unreadable=unreadable, keys=self._keys(log.resolve()))
 
     def _run_head(self, run_id: str, log: Path) -> LogHead | None:
         """The head that a run stored, if it is of this log."""

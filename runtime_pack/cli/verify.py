@@ -8,7 +8,8 @@ from typing import Final
 
 import click
 
-from runtime_pack.audit import LogHead, LogStatus, Verification, verify_log
+from runtime_pack.audit import LogHead, LogStatus, Verification, VerifyKey, verify_log
+from runtime_pack.cli._keys import kept_notes, kept_option, key_option
 from runtime_pack.cli._state import Heads, is_new, open_state, state_option
 from runtime_pack.cli._text import exit_codes, say, say_json
 from runtime_pack.errors import AuditError
@@ -41,7 +42,7 @@ class _Head(click.ParamType[LogHead]):
 
 _EXIT: Final = exit_codes(
     {
-        0: "verified, or closed by its writer and no saved head at hand",
+        0: "verified; or closed by its writer, and nothing that was kept at hand",
         1: "tampered with; the lines are named",
         2: "nothing to be said: unreadable, wrong usage, or an end nobody vouches for",
     }
@@ -53,25 +54,36 @@ _EXIT: Final = exit_codes(
 )
 @click.argument("log", type=click.Path(path_type=Path))
 @click.option("--head", "heads", type=_Head(), multiple=True, help="A head that a run printed.")
+@key_option
+@kept_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for machines.")
 @state_option
-def command(log: Path, heads: tuple[LogHead, ...], as_json: bool, state_dir: Path | None) -> int:
+def command(
+    log: Path,
+    heads: tuple[LogHead, ...],
+    keys: tuple[VerifyKey, ...],
+    kept: tuple[Path, ...],
+    as_json: bool,
+    state_dir: Path | None,
+) -> int:
     """Check that LOG was not edited, reordered or cut.
 
-    Every line is chained to the one before, which shows edits, deletions and moved lines. Lines cut
-    off at the end are found against heads that were saved elsewhere: those given with --head and
-    those that the state folder keeps.
+    Every line is chained to the one before, which shows edits, deletions and moved lines. Signed
+    checkpoints show who wrote it, to those who trust a key (--key, or that of the state folder for
+    its own logs). Lines cut off at the end are found against what was kept elsewhere: --head, --kept
+    and the heads of the state folder.
     """
     try:
-        kept = _kept_heads(log, state_dir)
-        found = verify_log(log, (*heads, *kept.found))
+        known = _kept_heads(log, state_dir)
+        trusted = keys or known.keys
+        found = verify_log(log, (*heads, *known.found), keys=trusted, kept=kept_notes(kept))
     except AuditError as error:
         raise _Unreadable(str(error)) from error
     if as_json:
-        body = {"log": clean_text(str(log)), **found.to_json(), "unreadable": kept.unreadable}
+        body = {"log": clean_text(str(log)), **found.to_json(), "unreadable": known.unreadable}
         say_json(body)
     else:
-        say(_told(log, found, kept.unreadable))
+        say(_told(log, found, known.unreadable))
     return _CODES[found.status]
 
 
@@ -93,6 +105,11 @@ def _kept_heads(log: Path, state_dir: Path | None) -> Heads:
 
 def _told(log: Path, found: Verification, unreadable: int) -> str:
     lines = [f"{log}: {_words(found)}", f"{found.events} events, head {found.head}"]
+    if found.checkpoints:
+        signed = f"{found.signed} lines signed by a trusted key" if found.signed else "no key given"
+        lines.append(f"{found.checkpoints} checkpoints in {found.segments} file(s), {signed}")
+    if found.removed:
+        lines.append(f"lines 1 to {found.removed} were deleted on purpose, says a tombstone")
     for fault in found.faults[:_FAULTS_SHOWN]:
         where = f"line {fault.line}" if fault.line else "the log"
         lines.append(f"  {where}: {fault.problem}")

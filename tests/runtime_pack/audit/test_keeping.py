@@ -93,14 +93,10 @@ def test_old_files_are_deleted_and_a_tombstone_says_so(path: Path) -> None:
 def test_missing_lines_are_accounted_for_by_their_tombstone_only(path: Path, how: str) -> None:
     """Not by none, not by one of another key, about other lines, or of an earlier day."""
     stone = tombstone_path(path)
-    if how == "old":
-        delete(path, days=2)
-        kept = stone.read_bytes()
-        delete(path, days=4)
-        stone.write_bytes(kept)
-    else:
-        delete(path)
-        said = Tombstone.parse(SignedNote.parse(stone.read_text()).text)
+    delete(path, days=2)
+    kept = stone.read_bytes()
+    delete(path, days=4)
+    said = Tombstone.parse(SignedNote.parse(stone.read_text()).text)
     match how:
         case "none":
             stone.unlink()
@@ -116,7 +112,9 @@ def test_missing_lines_are_accounted_for_by_their_tombstone_only(path: Path, how
                 at=said.at,
             )
             stone.write_text(str(SIGNER.note(shorter.text())))
-        case "nonsense":
+        case "old":
+            stone.write_bytes(kept)
+        case _:
             stone.write_text("nonsense")
 
     assert LogStatus.TAMPERED == verify_log(path, keys=KEYS).status

@@ -588,7 +588,9 @@ def test_verify_says_what_it_was_held_against(
 
     assert (0, "verified", 2) == (kept.code, kept.json["status"], kept.json["heads_found"])
     keys = {"log", "status", "events", "head", "faults", "heads_found", "unreadable"}
+    keys |= {"checkpoints", "signed", "segments", "removed", "root"}
     assert keys == set(kept.json)
+    assert kept.json["events"] == kept.json["signed"]
     assert told["audit"]["head"] == kept.json["head"]
     assert alone.code == 0
     assert "no saved head was at hand" in alone.out

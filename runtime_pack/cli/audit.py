@@ -1,0 +1,155 @@
+"""`runtime-pack audit`: verify a log, prove a line of it, index it, keep and change its keys."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+
+from runtime_pack.audit.files import append_durably
+from runtime_pack.audit.note import VerifyKey
+from runtime_pack.cli import verify
+from runtime_pack.cli._keys import kept_notes, key_option, read_line
+from runtime_pack.cli._people import who
+from runtime_pack.cli._text import exit_codes, say, say_json
+from runtime_pack.errors import AuditError
+from runtime_pack.messages import clean_text
+
+__all__ = ("command",)
+
+_log = click.argument("log", type=click.Path(path_type=Path, dir_okay=False))
+_json = click.option("--json", "as_json", is_flag=True, help="One JSON object for machines.")
+_PROOF_CODES = exit_codes({0: "the proof holds", 1: "it does not hold", 2: "wrong usage"})
+_WITNESS_CODES = exit_codes(
+    {0: "the log goes on from what is known, which is stored", 1: "it does not", 2: "wrong usage"}
+)
+_CODES = exit_codes({0: "done", 1: "not done; the message says why", 2: "wrong usage"})
+
+
+@click.group("audit", short_help="Verify, prove, index and keep logs.")
+def command() -> None:
+    """A log is one file that is written, older files with a number behind its name, and checkpoints.
+
+    Keys that are trusted come from --key or the state folder, never from the log.
+    """
+
+
+command.add_command(verify.command)
+
+
+@command.command("prove", epilog=_CODES)
+@_log
+@click.argument("line", type=click.IntRange(1))
+def prove_command(log: Path, line: int) -> int:
+    """Print the proof that LINE of LOG is under its last checkpoint (c2sp.org/tlog-proof)."""
+    from runtime_pack.audit.proofs import prove
+
+    say(prove(log, line).removesuffix("\n"))
+    return 0
+
+
+@command.command("check-proof", epilog=_PROOF_CODES)
+@click.argument("proof", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("line", type=click.Path(path_type=Path, dir_okay=False))
+@key_option
+def check_command(proof: Path, line: Path, keys: tuple[VerifyKey, ...]) -> int:
+    """Check that PROOF leads from the line in the file LINE to a checkpoint signed by --key."""
+    from runtime_pack.audit.proofs import check_proof
+
+    if not keys:
+        raise click.UsageError("a proof is worth what its key is worth: give --key")
+    number = check_proof(read_line(proof), read_line(line).rstrip("\n").encode(), keys)
+    say(f"holds: it is line {number} of a log of {keys[0].name}")
+    return 0
+
+
+@command.command("index", epilog=_CODES)
+@click.argument("logs", type=click.Path(path_type=Path, exists=True))
+@click.option("--index", "path", type=click.Path(path_type=Path), help="Where to keep it.")
+@click.option("--rebuild", is_flag=True, help="Forget what is indexed first.")
+@_json
+def index_command(logs: Path, path: Path | None, rebuild: bool, as_json: bool) -> int:
+    """Bring the SQLite index of LOGS, a log or a folder of logs, up to date."""
+    from runtime_pack.audit.index import EventIndex, default_index, logs_in
+
+    where = path or default_index(logs)
+    if rebuild:
+        for name in (where, *(where.with_name(f"{where.name}{end}") for end in ("-wal", "-shm"))):
+            name.unlink(missing_ok=True)
+    with EventIndex(where) as index:
+        read = index.update(logs_in(logs))
+    if as_json:
+        say_json({"index": clean_text(str(where)), "read": read})
+    else:
+        say(f"{read} new events in {where}")
+    return 0
+
+
+@command.command("new-key", epilog=_CODES)
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--name", required=True, help="The log's origin, such as example.org/agents.")
+def key_command(file: Path, name: str) -> int:
+    """Make a signing key in FILE (PEM, mode 0600) and print its public line."""
+    from runtime_pack.audit.keys import LogSigner
+
+    signer = LogSigner.generate(name)
+    signer.save(file)
+    say(str(signer.key))
+    return 0
+
+
+@command.command("witness", epilog=_WITNESS_CODES)
+@_log
+@click.option(
+    "--to",
+    "store",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="File of known checkpoints, on a disk that the log's writer cannot write.",
+)
+@key_option
+def witness_command(log: Path, store: Path, keys: tuple[VerifyKey, ...]) -> int:
+    """Store LOG's last checkpoint if the log goes on from the one that was stored last."""
+    from runtime_pack.audit.proofs import watch
+
+    if not keys:
+        raise click.UsageError("a witness believes a key, which it was given: give --key")
+    known = kept_notes((store,)) if store.exists() else ()
+    note = watch(log, known[-1] if known else None, keys)
+    if known[-1:] != (note,):
+        try:
+            append_durably(store, f"{note}\n".encode(), store.stat().st_size if known else 0)
+        except OSError as error:
+            raise AuditError(f"{store} cannot be written: {error}") from error
+    say(f"known: {note.checkpoint.size} lines of {note.checkpoint.origin}")
+    return 0
+
+
+@command.command("delete-older", epilog=_CODES)
+@_log
+@click.option("--days", type=click.IntRange(1), required=True, help="What is older goes.")
+@click.option("--signing-key", type=click.Path(path_type=Path, dir_okay=False), required=True)
+@click.option("--name", required=True, help="The log's origin.")
+@click.option("--by", help="Who says so, for the record.  [default: the user]")
+def delete_command(log: Path, days: int, signing_key: Path, name: str, by: str | None) -> int:
+    """Delete LOG's older files whose last line is older than --days; a signed tombstone says so."""
+    from runtime_pack.audit.keys import LogSigner
+    from runtime_pack.audit.retention import delete_older
+
+    now = datetime.now(UTC)
+    signer = LogSigner.load(signing_key, name)
+    gone = delete_older(
+        log, before=now - timedelta(days=days), signer=signer, by=by or who(), now=now
+    )
+    say(f"{len(gone)} file(s) deleted")
+    return 0
+
+
+@command.command("script", epilog=_CODES)
+def script_command() -> int:
+    """Print a verifier that needs nothing but Python: `… > auditor.py; python auditor.py LOG KEY`."""
+    from runtime_pack.audit import auditor
+
+    say(Path(auditor.__file__).read_text("utf-8").removesuffix("\n"))
+    return 0
