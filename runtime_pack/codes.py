@@ -155,6 +155,10 @@ STOP_ROWS: Final[Mapping[StopCode, CodeRow]] = {
     StopCode.STORE_FAILED: CodeRow(
         "The run could not be saved, so it stopped.", "Mend the store, then resume."
     ),
+    StopCode.CLOCK_FAILED: CodeRow(
+        "The host's clock raised, went back or said no time, so the run stopped.",
+        "Mend the clock, then resume.",
+    ),
     StopCode.STATE_CONFLICT: CodeRow(
         "Another process took the run up.", "None: the other one goes on."
     ),

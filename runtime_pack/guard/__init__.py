@@ -7,11 +7,9 @@ it, `turns` asks the model, `bounded` is how the host's code is awaited.
 
 from __future__ import annotations
 
-import inspect
 import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 
 from runtime_pack.address_book import AddressReader
 from runtime_pack.approvals import ApprovalRequest, Decision
@@ -19,6 +17,7 @@ from runtime_pack.audit.log import AuditLog
 from runtime_pack.catalog import TURN_TOOL, Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import CallCode, ContractError
 from runtime_pack.guard.bounded import Stopped
+from runtime_pack.guard.clock import watched
 from runtime_pack.guard.execution import NOT_BEGUN, Execution, exhausted
 from runtime_pack.guard.judge import Judge
 from runtime_pack.guard.outflow import Outflow
@@ -39,7 +38,6 @@ from runtime_pack.ports import (
     InputGuard,
     OutputCheck,
     Summariser,
-    SystemClock,
     ToolRuntime,
     TurnRequest,
     is_addressing,
@@ -120,16 +118,7 @@ def create_agent_task_run(
     """
     _check_contract(contract, prices)
     _check_output_check(contract, output_check)
-    for path, port, method in (
-        ("approver", approver, "decide"),
-        ("emitter", emitter, "emit"),
-        ("summariser", summariser, "summarise"),
-        ("clock", clock, "monotonic"),
-        ("clock", clock, "now"),
-    ):
-        if port is not None:
-            require_method(path, port, method)
-    _check_clock(clock)
+    _check_ports(approver, emitter, summariser)
     if seal is not None and not isinstance(seal, Seal):
         raise ContractError("seal", "must be a Seal: give Seal(key)")
     run = AgentTaskRun(
@@ -139,7 +128,7 @@ def create_agent_task_run(
         approver=approver,
         emitter=emitter,
         audit=audit,
-        clock=clock or SystemClock(),
+        clock=watched(clock),
         frame=frame,
         seal=seal or Seal.random(),
         summariser=summariser,
@@ -160,6 +149,19 @@ def create_agent_task_run(
     if kill_switch is not None:
         kill_switch.register(run)
     return run
+
+
+def _check_ports(
+    approver: Approver | None, emitter: Emitter | None, summariser: Summariser | None
+) -> None:
+    ports = (
+        ("approver", approver, "decide"),
+        ("emitter", emitter, "emit"),
+        ("summariser", summariser, "summarise"),
+    )
+    for path, port, method in ports:
+        if port is not None:
+            require_method(path, port, method)
 
 
 def _check_contract(contract: object, prices: object) -> None:
@@ -204,35 +206,6 @@ class AgentTaskRun(TaskRun):
             raise ContractError("runtime", "is the task run: give the runtime that it is to guard")
         require_method("runtime", runtime, "execute_tool")
         return GuardedRuntime(self, runtime)
-
-
-def _check_clock(clock: Clock | None) -> None:
-    """Read a clock of the host's once, before anything is measured with it.
-
-    Raises:
-        ContractError: it raises, its time has no zone, or its seconds are no finite number.
-    """
-    if clock is None:
-        return
-    try:
-        now: object = clock.now()
-        seconds: object = clock.monotonic()
-        zoned = isinstance(now, datetime) and now.utcoffset() is not None
-    except Exception as error:
-        raise ContractError("clock", f"cannot be read ({type(error).__name__})") from error
-    for given in (now, seconds):
-        if inspect.iscoroutine(given):
-            # Nobody awaits a clock.
-            given.close()
-    if not zoned:
-        raise ContractError("clock", "now() is not a datetime with a time zone")
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not _is_finite(seconds):
-        raise ContractError("clock", "monotonic() is not a finite number of seconds")
-
-
-def _is_finite(seconds: float) -> bool:
-    # Whole numbers may be larger than any float.
-    return -math.inf < seconds < math.inf
 
 
 def _max_batch(contract: TaskContract, inner: ToolRuntime) -> float:

@@ -13,7 +13,7 @@ from typing import Final
 import attrs
 
 from runtime_pack.errors import ModelFault, ModelRequestError, StopCode
-from runtime_pack.guard.bounded import TimeUp, bounded
+from runtime_pack.guard.bounded import StrayCancellation, TimeUp, bounded
 from runtime_pack.guard.task_run import TaskRun
 from runtime_pack.machine import Outcome, OutcomeKind, Stop
 from runtime_pack.messages import Turn, TurnStatus, Usage, clean_text, turn_fault
@@ -115,6 +115,8 @@ class Asking:
         sleep = clock.sleep if is_sleeping(clock) else asyncio.sleep
         try:
             await bounded(run, None, sleep(seconds), idle=True)
+        except StrayCancellation as error:
+            run.clock_failed(error)
         except TimeUp:
             if run.interrupt is None:
                 raise

@@ -25,7 +25,9 @@ from runtime_pack.audit.verify import LogHead
 from runtime_pack.catalog import ToolSpec
 from runtime_pack.errors import ContractError, StopCode
 from runtime_pack.events import Entry, Event, EventType
+from runtime_pack.fault_log import log_fault
 from runtime_pack.flow import BrokenRule
+from runtime_pack.guard.clock import ClockFault, WatchedClock
 from runtime_pack.guard.eager import started
 from runtime_pack.guard.leftovers import Leftovers
 from runtime_pack.guard.meter import Meter
@@ -265,6 +267,8 @@ class TaskRun:
         self.emitter = emitter
         self.audit = audit
         self.clock = clock
+        if isinstance(clock, WatchedClock):
+            clock.on_fault = self.clock_failed
         self.frame: Frame = fence_by_default if frame is None else frame
         self.seal = seal
         self.kill_switch = kill_switch
@@ -412,6 +416,13 @@ class TaskRun:
     def suspend(self, outcome: Outcome) -> None:
         """Stop after the step in hand, such that the run can be taken up. A cancelled run stays so."""
         self._interrupt(outcome, resumable=True, mode="after_step")
+
+    def clock_failed(self, error: BaseException) -> None:
+        """Stop: without time no limit of it holds. The run can be taken up with a clock that works."""
+        log_fault("the clock", error, run=self.id)
+        why = str(error) if isinstance(error, ClockFault) else f"failed ({type(error).__name__})"
+        outcome = failure("clock", StopCode.CLOCK_FAILED, f"the clock: {why}", error)
+        self._interrupt(outcome, resumable=True, mode="now")
 
     def _interrupt(self, outcome: Outcome, *, resumable: bool, mode: str) -> None:
         if mode not in _MODES:
