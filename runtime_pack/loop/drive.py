@@ -921,7 +921,8 @@ class Drive:
             # The drive that started it may have recorded an end of its own, under its own name.
             attempt=attempt + 1,
         )
-        run.settle(slot.step)
+        # Admitted to run once more and not started again, it costs no more than it has.
+        run.settle(slot.step, ran=self.keeper.is_started(slot.step))
         run.steps.append(record)
         subject = run.subject(slot.step, slot.call.id)
         run.enter_in_log(step_finished(subject, record, OUTCOME_UNKNOWN))

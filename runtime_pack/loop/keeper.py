@@ -259,8 +259,10 @@ class Keeper:
         self._chain = str(head["rows_sha256"])
         self.begun = {str(step): int(n) for step, n in head["begun"].items()}
         # What was started was paid for, and stays so; the others are given back what they reserved.
-        costs = read_counts(head.get("step_costs", {}))
-        run.step_costs = {step: cost for step, cost in costs.items() if step not in self.begun}
+        costs, again = read_counts(head.get("step_costs", {})), set(head.get("to_rerun") or ())
+        run.step_costs = {
+            step: cost for step, cost in costs.items() if step not in self.begun or step in again
+        }
 
     # ── keeping ───────────────────────────────────────────────────────────────────────────────
 
@@ -327,6 +329,11 @@ class Keeper:
         self.results[result.call_id] = result
         if self.store is not None:
             self._row({"result": message_to_json(result)})
+
+    def is_started(self, step: str) -> bool:
+        """Whether a held step was started in this drive: what stands reserved for it is spent."""
+        held = self.run.held.get(step)
+        return held is not None and self.begun.get(step, 0) > held.begun
 
     def resolve(self, resolution: Resolution) -> None:
         """Keep what was decided about a request, so that no second word can undo it."""
@@ -432,6 +439,12 @@ class Keeper:
         run = self.run
         more: dict[str, Json] = {"memory": run.memory.to_json()} if run.memory else {}
         ledger = run.view().to_json()
+        # Admitted to run once more, and not started yet: that is paid for when it is.
+        again: list[Json] = [
+            step for step in run.step_costs if step in self.begun and not self.is_started(step)
+        ]
+        if again:
+            more["to_rerun"] = again
         if run.told:
             more["told"] = {step: told.to_json() for step, told in run.told.items()}
         if run.asked_under is not CLEAN:

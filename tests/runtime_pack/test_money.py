@@ -1311,3 +1311,66 @@ def test_a_runtime_around_the_model_hands_its_name_on() -> None:
 
     assert is_naming(with_web)
     assert with_web.model_name == "m"
+
+
+# ── calls that are run once more ──────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.sampled_from(["pause admitted", "pause running", "torn running"]), max_size=4),
+    st.sampled_from(["cancel admitted", "cancel running", "let it run", "other price"]),
+    st.sampled_from([Effects.REPEATABLE, Effects.IDEMPOTENT]),
+)
+def test_each_run_of_a_priced_call_is_charged_once(
+    stops: list[str], end: str, effects: Effects
+) -> None:
+    """However often it is cut, admitted again, and stopped before it is run again."""
+    spent, ran = asyncio.run(_charged(["pause running", *stops, end], effects))
+
+    assert spent == Decimal("0.01") * ran
+
+
+async def _charged(plan: list[str], effects: Effects) -> tuple[Decimal, int]:
+    stopping: list[str] = []
+
+    async def when(arguments: Mapping[str, Json]) -> bool:
+        if stopping[0] == "pause admitted":
+            stage.run.pause("planned", mode="after_step")
+        elif stopping[0] == "cancel admitted":
+            stage.run.cancel("planned", mode="after_step")
+        return False
+
+    async def works(context: ExecutionContext) -> str:
+        what = stopping[0]
+        if what == "pause running":
+            stage.run.pause("planned")
+        elif what == "cancel running":
+            stage.run.cancel("planned")
+        elif what == "torn running":
+            drive.cancel()
+        else:
+            return "done"
+        await asyncio.sleep(3600)
+        return "never"
+
+    rules = [ToolRule(tool="t:paid", approval_class="deny", when=when)]
+    stage = Rehearsal(
+        shelf=ToolShelf().add("t:paid", does=works, effects=effects, price=Decimal("0.01")),
+        store=MemoryRunStore(),
+        prices=PriceTable(models={"m": ModelPrice(input=Decimal(0), output=Decimal(0))}),
+        model_name="m",
+        contract=TaskContract(max_cost=Decimal(1), tool_policy=ToolPolicy(rules)),
+    )
+    stage.prepare([calls(("1", "t:paid", "{}")), reply()])
+    model, run_id = stage.model, stage.run.id
+    for number, what in enumerate(plan):
+        stopping[:] = [what]
+        if number:
+            stage.prepare(())
+            stage.model = model
+        drive = asyncio.ensure_future(stage.resume(run_id) if number else stage.start())
+        (result,) = await asyncio.gather(drive, return_exceptions=True)
+    assert isinstance(result, Cancelled | Completed), result
+    assert result.ledger.reserved == {}
+    return Decimal(result.ledger.used.get("cost", 0)) / 10**6, stage.shelf.ran["t:paid"]
