@@ -9,7 +9,8 @@ There is no second loop: streaming, resuming and approving all go through here.
     Thinking ──TurnTaken──▶ Classifying ──Classified──▶ Executing ──Executed──▶ Thinking
         │                        │                        │  ▲ │
         │                        └──────▶ Waiting ◀───────┘  └─┘ Readmitted (taken up again)
-        └──▶ Ended                          └──Ruled──▶ Executing | Thinking
+        │                                   └──Ruled──▶ Executing | Thinking
+        └──▶ Ended ◀──Checked── Checking (an answer that the host looks at)
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ __all__ = (
     "Admitted",
     "AskModel",
     "AskPeople",
+    "CheckAnswer",
+    "Checked",
+    "Checking",
     "Classified",
     "Classify",
     "Classifying",
@@ -432,6 +436,15 @@ class Classifying:
 
 
 @inner(kw_only=True)
+class Checking:
+    """An answer came, and the host's check looks at it; a run that is taken up here asks it again."""
+
+    barren: int
+    closing: Stop | None
+    taken: TurnTaken
+
+
+@inner(kw_only=True)
 class Executing:
     """Admitted calls are running."""
 
@@ -456,7 +469,7 @@ class Ended:
     outcome: Outcome
 
 
-State: TypeAlias = Thinking | Classifying | Executing | Waiting | Ended
+State: TypeAlias = Thinking | Classifying | Checking | Executing | Waiting | Ended
 """Where the machine stands between two events."""
 
 
@@ -468,7 +481,7 @@ class TurnTaken:
     """The model answered; `cut` says that its output was cut short.
 
     `fault` says why the text is no answer in the form that was asked for, `unverified` why the
-    host's check refused it.
+    host's check refused it. With `to_check` the host is asked first.
     """
 
     turn: Turn
@@ -476,6 +489,14 @@ class TurnTaken:
     cut: bool
     fault: str | None = None
     unverified: str | None = None
+    to_check: bool = False
+
+
+@inner(kw_only=True)
+class Checked:
+    """What the host's check says of the answer: None when it stands."""
+
+    unverified: str | None
 
 
 @inner(kw_only=True)
@@ -539,7 +560,7 @@ class Interrupted:
 
 
 Event: TypeAlias = (
-    TurnTaken | TurnLost | Classified | ExecutedCalls | Readmitted | Ruled | Interrupted
+    TurnTaken | Checked | TurnLost | Classified | ExecutedCalls | Readmitted | Ruled | Interrupted
 )
 """What the driver tells the machine."""
 
@@ -549,6 +570,13 @@ class AskModel:
     """Take a turn; `final` offers no tools and adds the notice."""
 
     final: bool = False
+
+
+@inner(kw_only=True)
+class CheckAnswer:
+    """Ask the host's check about this text."""
+
+    text: str
 
 
 @inner(kw_only=True)
@@ -601,7 +629,7 @@ class Finish:
 
 
 Command: TypeAlias = (
-    AskModel | Classify | Execute | Readmit | AskPeople | Withdraw | Commit | Finish
+    AskModel | CheckAnswer | Classify | Execute | Readmit | AskPeople | Withdraw | Commit | Finish
 )
 """What the machine tells the driver to do."""
 
@@ -626,6 +654,8 @@ def resume(state: State) -> Step:
             return Step(state, (AskModel(final=closing is not None),))
         case Classifying(calls=calls):
             return Step(state, (Classify(calls=calls),))
+        case Checking(taken=taken):
+            return Step(state, (CheckAnswer(text=taken.turn.text),))
         case Executing():
             return Step(state, (Readmit(slots=_admitted(state.slots)),))
         case Waiting() if _admitted(state.slots):
@@ -644,6 +674,13 @@ def advance(rules: Rules, state: State, event: Event) -> Step:
         ValueError: the event does not fit the state, which is a fault of the driver.
     """
     match event:
+        case TurnTaken(to_check=True) if isinstance(state, Thinking):
+            held = Checking(barren=state.barren, closing=state.closing, taken=event)
+            return Step(held, (CheckAnswer(text=event.turn.text),))
+        case Checked() if isinstance(state, Checking):
+            asked = Thinking(barren=state.barren, closing=state.closing)
+            taken = attrs.evolve(state.taken, unverified=event.unverified, to_check=False)
+            return _take_turn(rules, asked, taken)
         case TurnTaken() if isinstance(state, Thinking):
             return _take_turn(rules, state, event)
         case Classified() if isinstance(state, Classifying):
@@ -994,7 +1031,10 @@ def _batch_messages(text: str, slots: tuple[Slot, ...]) -> tuple[Message, ...]:
 
 
 def _closed_batch(state: State, begun: frozenset[str]) -> tuple[Message, ...]:
-    """The batch in hand with one result for every call, whatever its status."""
+    """The batch in hand with one result for every call, whatever its status; an answer as it is."""
+    if isinstance(state, Checking):
+        text = clean_text(state.taken.turn.text)
+        return (AssistantMessage(text=text),) if text else ()
     if isinstance(state, Classifying):
         slots = tuple(
             Slot(step=call.step, call=call.call, status=SlotStatus.PENDING) for call in state.calls

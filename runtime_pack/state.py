@@ -22,6 +22,7 @@ from runtime_pack.errors import ContractError, StateRefused
 from runtime_pack.labels import Integrity
 from runtime_pack.ledger import Shortfall
 from runtime_pack.machine import (
+    Checking,
     Classifying,
     Ended,
     Executing,
@@ -33,13 +34,17 @@ from runtime_pack.machine import (
     State,
     Stop,
     Thinking,
+    TurnTaken,
     Waiting,
     refusal,
 )
 from runtime_pack.messages import (
+    FinishReason,
     Json,
     ToolCall,
     ToolMessage,
+    Turn,
+    TurnStatus,
     clean_text,
     frozen_arguments,
     message_from_json,
@@ -131,12 +136,37 @@ def state_to_json(state: State) -> dict[str, Json]:
         case Classifying(barren=barren, text=text, calls=calls):
             asked: list[Json] = [_ingested_to_json(call) for call in calls]
             return {"at": "judging", "barren": barren, "text": text, "calls": asked}
+        case Checking():
+            return _checking_to_json(state)
         case Executing(barren=barren, text=text, slots=slots):
             return _batch("executing", barren, text, slots)
         case Waiting(barren=barren, text=text, slots=slots):
             return _batch("waiting", barren, text, slots)
         case Ended(outcome=outcome):
             return {"at": "ended", "outcome": outcome_to_json(outcome)}
+
+
+def _checking_to_json(state: Checking) -> dict[str, Json]:
+    turn, closing = state.taken.turn, state.closing
+    return {
+        "at": "checking",
+        "barren": state.barren,
+        "closing": None if closing is None else _stop_to_json(closing),
+        "status": str(turn.status),
+        "finish": str(turn.finish),
+        "text": clean_text(turn.text),
+        "cut": state.taken.cut,
+    }
+
+
+def _read_checking(value: dict[str, Json], barren: int, closing: Stop | None) -> Checking:
+    turn = Turn(
+        status=TurnStatus(str(value["status"])),
+        finish=FinishReason(str(value["finish"])),
+        text=str(value["text"]),
+    )
+    taken = TurnTaken(turn=turn, calls=(), cut=value["cut"] is True, to_check=True)
+    return Checking(barren=barren, closing=closing, taken=taken)
 
 
 def _ingested_to_json(call: IngestedCall) -> dict[str, Json]:
@@ -220,9 +250,11 @@ def _read_state(value: dict[str, Json], results: Mapping[str, ToolMessage]) -> S
     if at == "ended":
         return Ended(outcome=outcome_from_json(value["outcome"]))
     barren = _integer(value["barren"])
-    if at == "thinking":
-        closing = value["closing"]
-        return Thinking(barren=barren, closing=None if closing is None else _read_stop(closing))
+    if at in {"thinking", "checking"}:
+        closing = None if value["closing"] is None else _read_stop(value["closing"])
+        if at == "checking":
+            return _read_checking(value, barren, closing)
+        return Thinking(barren=barren, closing=closing)
     text = str(value["text"])
     if at == "judging":
         calls = tuple(_read_ingested(_object(call)) for call in _list(value["calls"]))

@@ -8,7 +8,7 @@ from typing import Final
 
 from runtime_pack.errors import AuditError, EmitterError
 from runtime_pack.fault_log import log_fault
-from runtime_pack.guard.bounded import TimeUp, bounded
+from runtime_pack.guard.bounded import Stopped, TimeUp, bounded, ending
 from runtime_pack.guard.inputs import GUARD_SECONDS
 from runtime_pack.guard.task_run import TaskRun
 from runtime_pack.messages import Message, clean_text
@@ -20,7 +20,11 @@ _MOST_OF_A_FAULT: Final = 500
 
 
 async def check_answer(run: TaskRun, text: str, messages: Sequence[Message]) -> str | None:
-    """Why the host's check refuses the answer; None when it does not, or there is no check."""
+    """Why the host's check refuses the answer; None when it does not, or there is no check.
+
+    Raises:
+        Stopped: the run ended before the check had.
+    """
     check = run.output_check
     if check is None:
         return None
@@ -29,7 +33,10 @@ async def check_answer(run: TaskRun, text: str, messages: Sequence[Message]) -> 
         fault: object = await bounded(run, GUARD_SECONDS, check(answer))
     except (AuditError, EmitterError, KeyboardInterrupt, SystemExit, asyncio.CancelledError):
         raise
-    except TimeUp:
+    except TimeUp as error:
+        stop = ending(run)
+        if stop is not None:
+            raise Stopped(stop) from error
         return "could not be checked in time"
     # The host's code: an answer that could not be checked was not.
     except BaseException as error:  # noqa: BLE001

@@ -79,6 +79,7 @@ class WatchedClock:
             return
         try:
             await source.sleep(seconds)
+        # The host's code: a clock that cannot wait is one that failed.
         except Exception as error:  # noqa: BLE001
             self._tell(error)
 

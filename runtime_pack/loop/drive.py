@@ -57,6 +57,8 @@ from runtime_pack.machine import (
     Admission,
     AskModel,
     AskPeople,
+    CheckAnswer,
+    Checked,
     Classified,
     Classify,
     Classifying,
@@ -119,6 +121,7 @@ WRAP_UP_NOTICE: Final = (
 # After so many calls of a response, whatever else wants to run gets its turn.
 _JUDGED_AT_ONCE: Final = 32
 _LOAD_SECONDS: Final = 30.0
+_JUDGES: Final = (CheckAnswer, Classify, Readmit)
 _EXPIRED: Final = "nobody in time"
 _WITHDRAWN: Final = "withdrawn"
 
@@ -683,7 +686,7 @@ class Drive:
         if isinstance(command, AskModel | Execute | AskPeople):
             return self._interruption()
         final = not self.run.interrupt_resumable
-        return self._interruption() if final and isinstance(command, Classify | Readmit) else None
+        return self._interruption() if final and isinstance(command, _JUDGES) else None
 
     def _cut_short(self, event: MachineEvent) -> Interrupted | None:
         """An interruption that stopped the step in hand; what it leaves is taken up later."""
@@ -723,6 +726,8 @@ class Drive:
                 return await self._ask_model(final=final)
             case Classify(calls=calls):
                 return await self._classify(calls)
+            case CheckAnswer(text=text):
+                return await self._check_answer(text)
             case Execute(slots=slots):
                 return await self._execute(slots)
             case Readmit(slots=slots):
@@ -774,10 +779,8 @@ class Drive:
             calls = ingest(taken.turn, number=self.run.turn, taken=self.keeper.taken, cut=taken.cut)
         turn = taken.turn if calls else self._shown(taken.turn)
         fault = None if calls else self.input.output_fault(turn.text)
-        unverified = None
-        if self.run.output_check is not None and fault is None and _is_answer(turn):
-            unverified = await check_answer(self.run, turn.text, self.keeper.messages)
-        return TurnTaken(turn=turn, calls=calls, cut=taken.cut, fault=fault, unverified=unverified)
+        checks = self.run.output_check is not None and fault is None and _is_answer(turn)
+        return TurnTaken(turn=turn, calls=calls, cut=taken.cut, fault=fault, to_check=checks)
 
     def _shown(self, turn: Turn) -> Turn:
         """An answer that fetches nothing and tells nothing by being shown.
@@ -792,6 +795,13 @@ class Drive:
         step = f"t{run.turn}"
         run.record(links_defused(run.subject(step), defused.counts(), step))
         return attrs.evolve(turn, text=defused.text)
+
+    async def _check_answer(self, text: str) -> MachineEvent:
+        await self._secure()
+        try:
+            return Checked(unverified=await check_answer(self.run, text, self.keeper.messages))
+        except Stopped as stop:
+            return self._interrupted(self._stop_for(stop))
 
     def _request(self, *, final: bool) -> TurnRequest:
         return TurnRequest(

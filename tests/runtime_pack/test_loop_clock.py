@@ -59,6 +59,7 @@ FAULTS: dict[str, Any] = {
     "cancels": (cancels, cancels),
     "nothing": (lambda: None, lambda: None),
     "words": (lambda: "now", lambda: "1"),
+    # A time without a zone is the fault at hand.
     "no zone": (lambda: datetime(2026, 1, 1), None),  # noqa: DTZ001
     "not a number": (None, lambda: float("nan")),
     "for ever": (None, lambda: float("inf")),
@@ -73,7 +74,9 @@ class FailingClock(MovableClock):
 
     def __init__(self, good: int, fault: str) -> None:
         super().__init__()
-        self.left, self.now_fault, self.monotonic_fault = good, *FAULTS[fault]
+        self.left = good
+        self.now_fault: Any = FAULTS[fault][0]
+        self.monotonic_fault: Any = FAULTS[fault][1]
 
     def _is_good(self) -> bool:
         self.left -= 1

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from runtime_pack import (
     ApprovalRequired,
+    Cancelled,
     Completed,
     Decision,
     LoopError,
@@ -37,6 +38,7 @@ from runtime_pack.labels import UNLABELLED
 from runtime_pack.loop import LoopResult
 from runtime_pack.machine import Classifying, ingest
 from runtime_pack.messages import FinishReason, Json, Message, ToolMessage
+from runtime_pack.ports import Answer
 from runtime_pack.state import open_head, state_from_json, state_to_json
 from runtime_pack.testing import ListEmitter, Rehearsal, ToolShelf, calls, reply
 
@@ -332,6 +334,94 @@ def test_a_circle_is_not_longer_for_being_judged_twice() -> None:
         assert last.stop is not None
         assert last.stop.code == StopCode.NO_PROGRESS
         assert stage.shelf.ran == {"t:a": 2, "t:b": 1}
+
+    asyncio.run(scenario())
+
+
+# ── answers that the host checks ──────────────────────────────────────────────────────────────
+
+
+def checked(gate: Gate, *faults: str | None) -> Rehearsal:
+    """A run whose answers are looked at; the check says the next of the *faults*."""
+    left = list(faults)
+
+    async def check(answer: Answer) -> str | None:
+        await gate.passed()
+        return left.pop(0)
+
+    contract = TaskContract(output_check="again")
+    return Rehearsal(
+        shelf=shelf(), store=MemoryRunStore(Seal(KEY)), contract=contract, output_check=check
+    )
+
+
+@pytest.mark.parametrize("torn", [True, False], ids=["torn", "paused"])
+def test_an_answer_survives_a_stop_while_it_is_checked(torn: bool) -> None:
+    """The check is asked again, the model is not; what a stopped check would have said is not made up."""
+
+    async def scenario() -> None:
+        gate = Gate()
+        stage = checked(gate, "is wrong", None)
+        stage.prepare([reply("first")])
+        run_id = stage.run.id
+        if torn:
+            await dies(stage, gate)
+        else:
+            drive = asyncio.ensure_future(stage.start())
+            await gate.here.wait()
+            stage.run.pause("later")
+            assert isinstance(await drive, Suspended)
+        head = await head_of(stage, run_id)
+
+        assert (head["state"]["at"], head["state"]["text"]) == ("checking", "first")
+
+        stage.prepare([reply("second")])
+        last = await stage.resume(run_id)
+
+        assert isinstance(last, Completed)
+        assert (last.text, gate.asked, last.ledger.used["turns"]) == ("second", 3, 2)
+        assert "is wrong" in last.messages[2].text
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_was_being_checked_is_in_the_history_of_a_run_that_ends() -> None:
+    """It is no answer of the run, and it is what the model said."""
+
+    async def scenario() -> None:
+        gate = Gate()
+        stage = checked(gate)
+        stage.prepare([reply("first")])
+        drive = asyncio.ensure_future(stage.start())
+        await gate.here.wait()
+        stage.run.cancel("enough")
+        last = await drive
+
+        assert isinstance(last, Cancelled)
+        assert (last.text, last.messages[-1].text) == ("", "first")
+
+    asyncio.run(scenario())
+
+
+def test_a_word_of_the_user_follows_an_answer_that_was_being_checked() -> None:
+    """Nobody checks an answer that nobody waits for any more."""
+
+    async def scenario() -> None:
+        gate = Gate()
+        stage = checked(gate, None)
+        stage.prepare([reply("first")])
+        run_id = stage.run.id
+        await dies(stage, gate)
+        stage.prepare([reply("second")])
+        last = await stage.resume(run_id, message="never mind")
+
+        assert [message.text for message in last.messages] == [
+            "go",
+            "first",
+            "never mind",
+            "second",
+        ]
+        assert gate.asked == 2
 
     asyncio.run(scenario())
 

@@ -19,6 +19,8 @@ from runtime_pack.machine import (
     Admitted,
     AskModel,
     AskPeople,
+    CheckAnswer,
+    Checked,
     Classified,
     Classify,
     Command,
@@ -138,7 +140,10 @@ def answers(draw: st.DrawFn, command: Command, number: int, taken: dict[str, int
             )
             cut = draw(st.booleans())
             asked = () if final else ingest(turn, number=number, taken=taken, cut=cut)
-            return TurnTaken(turn=turn, calls=asked, cut=cut)
+            check = turn.status is TurnStatus.REPLY and draw(st.booleans())
+            return TurnTaken(turn=turn, calls=asked, cut=cut, to_check=check)
+        case CheckAnswer():
+            return Checked(unverified=draw(st.sampled_from([None, "is wrong"])))
         case Classify(calls=asked):
             words = tuple(admissions(draw, call) for call in asked)
             return Classified(admissions=words, misbehaving=draw(st.booleans()))

@@ -1364,6 +1364,7 @@ async def _charged(plan: list[str], effects: Effects) -> tuple[Decimal, int]:
     )
     stage.prepare([calls(("1", "t:paid", "{}")), reply()])
     model, run_id = stage.model, stage.run.id
+    result: LoopResult | BaseException | None = None
     for number, what in enumerate(plan):
         stopping[:] = [what]
         if number:

@@ -205,7 +205,10 @@ json_values = st.recursive(
 )
 
 
-@given(json_values, st.sampled_from(["thinking", "judging", "executing", "waiting", "ended", "x"]))
+@given(
+    json_values,
+    st.sampled_from(["thinking", "judging", "checking", "executing", "waiting", "ended", "x"]),
+)
 def test_reading_a_state_is_total(value: object, at: str) -> None:
     """A state, or StateRefused."""
     if isinstance(value, dict):
