@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from runtime_pack.messages import (
         AssistantMessage,
         FinishReason,
+        KeptItem,
         SystemMessage,
         ToolCall,
         ToolMessage,
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
         OutputCheck,
         SleepingClock,
         Summariser,
+        Summary,
         ToolRuntime,
         TurnRequest,
     )
@@ -165,7 +167,7 @@ _NAMES: Final[Mapping[str, str]] = {
         "Finished LoopEvent TextDelta TurnFinished TurnLost TurnStarted ViolationReported"
     ),
     "runtime_pack.messages": (
-        "AssistantMessage FinishReason SystemMessage ToolCall ToolMessage Turn TurnStatus "
+        "AssistantMessage FinishReason KeptItem SystemMessage ToolCall ToolMessage Turn TurnStatus "
         "Usage UserMessage"
     ),
     "runtime_pack.policy": "ApprovalClass PolicyLayer TaskContract ToolPolicy ToolRule",
@@ -174,7 +176,7 @@ _NAMES: Final[Mapping[str, str]] = {
     ),
     "runtime_pack.ports": (
         "Answer Approver Clock Emitter ExecutionContext InputGuard Model OutputCheck SleepingClock "
-        "Summariser ToolRuntime TurnRequest"
+        "Summariser Summary ToolRuntime TurnRequest"
     ),
     "runtime_pack.prices": "ModelPrice PriceTable",
     "runtime_pack.prices_genai": "price_table_from_genai_prices",
@@ -248,6 +250,7 @@ __all__ = (
     "GuardedRuntime",
     "InputGuard",
     "Integrity",
+    "KeptItem",
     "KillSwitch",
     "Label",
     "LabelPreset",
@@ -283,6 +286,7 @@ __all__ = (
     "StopCode",
     "SubAgent",
     "Summariser",
+    "Summary",
     "Suspended",
     "SystemMessage",
     "TaskContract",

@@ -80,6 +80,8 @@ def size_of(message: Message) -> int:
     if isinstance(message, AssistantMessage):
         for call in message.calls:
             size += len(call.name) + len(call.id) + len(orjson.dumps(call.arguments))
+        for kept in message.kept:
+            size += len(orjson.dumps(kept.item))
     return size
 
 

@@ -34,6 +34,7 @@ from runtime_pack.messages import (
     AssistantMessage,
     FinishReason,
     Json,
+    KeptItem,
     Message,
     ToolCall,
     ToolMessage,
@@ -433,6 +434,7 @@ class Classifying:
     barren: int
     text: str
     calls: tuple[IngestedCall, ...]
+    kept: tuple[KeptItem, ...] = ()
 
 
 @inner(kw_only=True)
@@ -451,6 +453,7 @@ class Executing:
     barren: int
     text: str
     slots: tuple[Slot, ...]
+    kept: tuple[KeptItem, ...] = ()
 
 
 @inner(kw_only=True)
@@ -460,6 +463,7 @@ class Waiting:
     barren: int
     text: str
     slots: tuple[Slot, ...]
+    kept: tuple[KeptItem, ...] = ()
 
 
 @inner(kw_only=True)
@@ -709,9 +713,9 @@ def _take_turn(rules: Rules, state: Thinking, event: TurnTaken) -> Step:
         return _decline(state, event)
     if turn.status is TurnStatus.TOOL_REQUEST and state.closing is None:
         text = clean_text(turn.text)
-        judged = Classifying(barren=state.barren, text=text, calls=event.calls)
+        judged = Classifying(barren=state.barren, text=text, calls=event.calls, kept=turn.kept)
         return Step(judged, (Classify(calls=event.calls),))
-    said = AssistantMessage(text=clean_text(turn.text))
+    said = AssistantMessage(text=clean_text(turn.text), kept=turn.kept)
     if state.closing is not None:
         stop = state.closing
         fault = event.fault or event.unverified
@@ -882,17 +886,19 @@ def _settle(
     What was admitted runs even when too many others were refused: the run ends after it. A budget
     that ran out ends the run by itself, so it is the reason that is named.
     """
-    barren, text = state.barren, state.text
+    barren, text, kept = state.barren, state.text, state.kept
     whole = _all_or_none(rules, state, slots, misbehaving=misbehaving) if rules.atomic else None
     if whole is not None:
         return whole
     admitted = _admitted(slots)
     if admitted:
-        return Step(Executing(barren=barren, text=text, slots=slots), (Execute(slots=admitted),))
+        running = Executing(barren=barren, text=text, slots=slots, kept=kept)
+        return Step(running, (Execute(slots=admitted),))
     requests = _requests(slots)
     if requests:
-        return Step(Waiting(barren=barren, text=text, slots=slots), (AskPeople(requests=requests),))
-    commit = Commit(messages=_batch_messages(text, slots))
+        waiting = Waiting(barren=barren, text=text, slots=slots, kept=kept)
+        return Step(waiting, (AskPeople(requests=requests),))
+    commit = Commit(messages=_batch_messages(state, slots))
     short = _shortfall(slots)
     if short is not None:
         return _stop_for_budget(rules, barren, short, commit)
@@ -932,7 +938,7 @@ def _all_or_none(
     requests = _requests(slots)
     if not requests:
         return None
-    held = Waiting(barren=state.barren, text=state.text, slots=slots)
+    held = Waiting(barren=state.barren, text=state.text, slots=slots, kept=state.kept)
     return Step(held, (AskPeople(requests=requests),))
 
 
@@ -1025,8 +1031,11 @@ def _requests(slots: tuple[Slot, ...]) -> tuple[ApprovalRequest, ...]:
     )
 
 
-def _batch_messages(text: str, slots: tuple[Slot, ...]) -> tuple[Message, ...]:
-    said = AssistantMessage(text=text, calls=tuple([slot.call for slot in slots]))
+def _batch_messages(
+    state: Classifying | Executing | Waiting, slots: tuple[Slot, ...]
+) -> tuple[Message, ...]:
+    calls = tuple([slot.call for slot in slots])
+    said = AssistantMessage(text=state.text, calls=calls, kept=state.kept)
     return (said, *[slot.result for slot in slots if slot.result is not None])
 
 
@@ -1039,10 +1048,10 @@ def _closed_batch(state: State, begun: frozenset[str]) -> tuple[Message, ...]:
         slots = tuple(
             Slot(step=call.step, call=call.call, status=SlotStatus.PENDING) for call in state.calls
         )
-        return _batch_messages(state.text, tuple(_close(slot, begun) for slot in slots))
+        return _batch_messages(state, tuple(_close(slot, begun) for slot in slots))
     if isinstance(state, Executing | Waiting):
         slots = tuple(_close(slot, begun) for slot in state.slots)
-        return _batch_messages(state.text, slots)
+        return _batch_messages(state, slots)
     return ()
 
 
@@ -1071,7 +1080,7 @@ def pending_messages(
         return _closed_batch(state, frozenset())
     if not isinstance(state, Executing | Waiting):
         return ()
-    return _batch_messages(state.text, tuple(_shown(slot, results, begun) for slot in state.slots))
+    return _batch_messages(state, tuple(_shown(slot, results, begun) for slot in state.slots))
 
 
 def _shown(slot: Slot, results: Mapping[str, ToolMessage], begun: frozenset[str]) -> Slot:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Final, NoReturn, SupportsIndex, TypeAlias, overload
 
 import attrs
+import orjson
 
 from runtime_pack.errors import ContractError, not_one_of
 from runtime_pack.inner import frozen
@@ -22,6 +23,7 @@ __all__ = (
     "FrozenArray",
     "FrozenObject",
     "Json",
+    "KeptItem",
     "Message",
     "SystemMessage",
     "ToolCall",
@@ -35,6 +37,8 @@ __all__ = (
     "clean_text",
     "frozen_arguments",
     "history_fault",
+    "kept_from_json",
+    "kept_to_json",
     "message_from_json",
     "message_to_json",
     "own_copy",
@@ -88,6 +92,33 @@ class ToolCall:
     arguments: str | Mapping[str, Json]
 
 
+def _storable(item: Mapping[str, Json]) -> Mapping[str, Json]:
+    try:
+        frozen = frozen_arguments(item)
+        # A saved run holds it some levels deep, and there is a limit to that.
+        orjson.dumps([[[[[[[[frozen]]]]]]]])
+    # An adapter's object: whatever reading it raises, it cannot be kept.
+    except Exception as error:
+        raise ContractError("kept", "an item is no JSON object that can be stored") from error
+    return frozen
+
+
+@attrs.frozen(kw_only=True)
+class KeptItem:
+    """What a provider wants to have back as it was, with the response that it came in: reasoning.
+
+    Only the adapter that made it reads it. `place` says where it stood: 0 before the text, 1 between
+    the text and the first call, n + 1 after the n-th call.
+
+    Raises:
+        ContractError: the item is no JSON object that can be stored.
+    """
+
+    provider: str
+    place: int
+    item: Mapping[str, Json] = attrs.field(converter=_storable)
+
+
 def _status(word: TurnStatus | str) -> TurnStatus:
     try:
         return word if type(word) is TurnStatus else TurnStatus(word)
@@ -121,6 +152,7 @@ class Turn:
     finish: FinishReason = attrs.field(default=FinishReason.STOP, converter=_finish)
     usage: Usage | None = None
     model: str | None = None
+    kept: tuple[KeptItem, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         if (self.status is TurnStatus.TOOL_REQUEST) != bool(self.calls):
@@ -141,6 +173,9 @@ def turn_fault(turn: Turn) -> str | None:
         return "model is not a string"
     if turn.usage is not None and not _is_usage(turn.usage):
         return "usage is not counts of tokens with the cached ones among the input"
+    kept: object = turn.kept
+    if not isinstance(kept, tuple) or not all(map(_is_kept, kept)):
+        return "kept is not items with a provider and a place"
     for call in turn.calls:
         fault = call_fault(call)
         if fault is not None:
@@ -208,6 +243,10 @@ def call_fault(call: object) -> str | None:
     return None
 
 
+def _is_kept(item: object) -> bool:
+    return isinstance(item, KeptItem) and isinstance(item.provider, str) and _is_count(item.place)
+
+
 def _is_usage(usage: object) -> bool:
     return (
         isinstance(usage, Usage)
@@ -251,6 +290,7 @@ class AssistantMessage:
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     label: Label = attrs.field(default=CLEAN, eq=False)
+    kept: tuple[KeptItem, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -360,8 +400,10 @@ def message_to_json(message: Message) -> dict[str, Json]:
                 for call in message.calls
             ]
             body: dict[str, Json] = {"role": "assistant", "text": message.text, "calls": calls}
-            # Written where it says something: messages of earlier versions have none.
-            return body if message.label is CLEAN else body | {"label": message.label.to_json()}
+            # Written where they say something: messages of earlier versions have neither.
+            if message.label is not CLEAN:
+                body["label"] = message.label.to_json()
+            return body | ({"kept": kept_to_json(message.kept)} if message.kept else {})
         case ToolMessage():
             return {
                 "role": "tool",
@@ -373,6 +415,32 @@ def message_to_json(message: Message) -> dict[str, Json]:
             }
 
 
+def kept_to_json(kept: Iterable[KeptItem]) -> list[Json]:
+    """The stored form of what a provider wants back."""
+    return [{"provider": k.provider, "place": k.place, "item": k.item} for k in kept]
+
+
+def kept_from_json(value: object) -> tuple[KeptItem, ...]:
+    """Read what `kept_to_json` wrote.
+
+    Raises:
+        ValueError: not of that form.
+    """
+    if not isinstance(value, list):
+        raise ValueError("kept is a list")
+    return tuple(_kept_item(item) for item in value)
+
+
+def _kept_item(value: object) -> KeptItem:
+    if not isinstance(value, dict) or set(value) != {"provider", "place", "item"}:
+        raise ValueError("a kept item has exactly the keys provider, place, item")
+    if not isinstance(value["item"], dict) or not _is_count(value["place"]):
+        raise ValueError("a kept item is an object with a place")
+    return KeptItem(
+        provider=_text(value["provider"], "provider"), place=value["place"], item=value["item"]
+    )
+
+
 _KEYS = {
     "system": {"role", "text"},
     "user": {"role", "text", "label"},
@@ -381,7 +449,7 @@ _KEYS = {
 }
 
 
-_OPTIONAL: Final[Mapping[str, set[str]]] = {"assistant": {"label"}}
+_OPTIONAL: Final[Mapping[str, set[str]]] = {"assistant": {"label", "kept"}}
 
 
 def message_from_json(value: object) -> Message:
@@ -402,7 +470,8 @@ def message_from_json(value: object) -> Message:
         return UserMessage(text=text, label=parse_label(value["label"]))
     if role == "assistant":
         label = parse_label(value["label"]) if "label" in value else CLEAN
-        return AssistantMessage(text=text, calls=_calls(value["calls"]), label=label)
+        kept = kept_from_json(value.get("kept", []))
+        return AssistantMessage(text=text, calls=_calls(value["calls"]), label=label, kept=kept)
     if not isinstance(value["ok"], bool):
         raise ValueError("ok is true or false")
     return ToolMessage(

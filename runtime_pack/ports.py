@@ -18,7 +18,7 @@ from runtime_pack.events import Event
 from runtime_pack.flow import BrokenRule
 from runtime_pack.inner import frozen
 from runtime_pack.labels import CLEAN, Label
-from runtime_pack.messages import Json, Message, Transcript, Turn
+from runtime_pack.messages import Json, Message, Transcript, Turn, Usage
 
 if TYPE_CHECKING:
     from runtime_pack.records import StepRecord
@@ -44,6 +44,7 @@ __all__ = (
     "ResultLimitedRuntime",
     "SleepingClock",
     "Summariser",
+    "Summary",
     "SystemClock",
     "ToolRuntime",
     "TurnRequest",
@@ -263,11 +264,23 @@ class Model(Protocol):
         ...
 
 
-class Summariser(Protocol):
-    """Sums up the earlier part of a run that has become too long for its model."""
+@attrs.frozen(kw_only=True)
+class Summary:
+    """What a summariser wrote, and what that took: of *model*, or of the one that it is named for."""
 
-    async def summarise(self, messages: Sequence[Message]) -> str:
-        """A shorter text that says what the messages said. What it costs is the host's to count."""
+    text: str
+    usage: Usage | None = None
+    model: str | None = None
+
+
+class Summariser(Protocol):
+    """Sums up the earlier part of a run that has become too long for its model.
+
+    One with a `model_name` is reserved for before it is asked, as a turn of that model is.
+    """
+
+    async def summarise(self, messages: Sequence[Message]) -> str | Summary:
+        """A shorter text that says what the messages said; a `Summary` says what it took as well."""
         ...
 
 

@@ -41,12 +41,15 @@ from runtime_pack.machine import (
 from runtime_pack.messages import (
     FinishReason,
     Json,
+    KeptItem,
     ToolCall,
     ToolMessage,
     Turn,
     TurnStatus,
     clean_text,
     frozen_arguments,
+    kept_from_json,
+    kept_to_json,
     message_from_json,
     message_to_json,
     own_copy,
@@ -133,15 +136,16 @@ def state_to_json(state: State) -> dict[str, Json]:
         case Thinking(barren=barren, closing=closing):
             stop = None if closing is None else _stop_to_json(closing)
             return {"at": "thinking", "barren": barren, "closing": stop}
-        case Classifying(barren=barren, text=text, calls=calls):
+        case Classifying(barren=barren, text=text, calls=calls, kept=kept):
             asked: list[Json] = [_ingested_to_json(call) for call in calls]
-            return {"at": "judging", "barren": barren, "text": text, "calls": asked}
+            judged: dict[str, Json] = {"barren": barren, "text": text, "calls": asked}
+            return {"at": "judging", **judged, **_kept(kept)}
         case Checking():
             return _checking_to_json(state)
-        case Executing(barren=barren, text=text, slots=slots):
-            return _batch("executing", barren, text, slots)
-        case Waiting(barren=barren, text=text, slots=slots):
-            return _batch("waiting", barren, text, slots)
+        case Executing():
+            return _batch("executing", state)
+        case Waiting():
+            return _batch("waiting", state)
         case Ended(outcome=outcome):
             return {"at": "ended", "outcome": outcome_to_json(outcome)}
 
@@ -156,6 +160,7 @@ def _checking_to_json(state: Checking) -> dict[str, Json]:
         "finish": str(turn.finish),
         "text": clean_text(turn.text),
         "cut": state.taken.cut,
+        **_kept(turn.kept),
     }
 
 
@@ -164,6 +169,7 @@ def _read_checking(value: dict[str, Json], barren: int, closing: Stop | None) ->
         status=TurnStatus(str(value["status"])),
         finish=FinishReason(str(value["finish"])),
         text=str(value["text"]),
+        kept=kept_from_json(value.get("kept", [])),
     )
     taken = TurnTaken(turn=turn, calls=(), cut=value["cut"] is True, to_check=True)
     return Checking(barren=barren, closing=closing, taken=taken)
@@ -184,13 +190,19 @@ def _call_to_json(call: ToolCall) -> dict[str, Json]:
     return {"id": call.id, "name": call.name, "arguments": call.arguments}
 
 
-def _batch(at: str, barren: int, text: str, slots: tuple[Slot, ...]) -> dict[str, Json]:
+def _batch(at: str, state: Executing | Waiting) -> dict[str, Json]:
     return {
         "at": at,
-        "barren": barren,
-        "text": text,
-        "slots": [_slot_to_json(slot) for slot in slots],
+        "barren": state.barren,
+        "text": state.text,
+        "slots": [_slot_to_json(slot) for slot in state.slots],
+        **_kept(state.kept),
     }
+
+
+def _kept(kept: tuple[KeptItem, ...]) -> dict[str, Json]:
+    # Written where there is some only: heads of earlier versions do not know it.
+    return {"kept": kept_to_json(kept)} if kept else {}
 
 
 def _slot_to_json(slot: Slot) -> dict[str, Json]:
@@ -255,15 +267,15 @@ def _read_state(value: dict[str, Json], results: Mapping[str, ToolMessage]) -> S
         if at == "checking":
             return _read_checking(value, barren, closing)
         return Thinking(barren=barren, closing=closing)
-    text = str(value["text"])
+    text, kept = str(value["text"]), kept_from_json(value.get("kept", []))
     if at == "judging":
         calls = tuple(_read_ingested(_object(call)) for call in _list(value["calls"]))
-        return Classifying(barren=barren, text=text, calls=calls)
+        return Classifying(barren=barren, text=text, calls=calls, kept=kept)
     slots = tuple(_read_slot(_object(slot), results) for slot in _list(value["slots"]))
     if at == "executing":
-        return Executing(barren=barren, text=text, slots=slots)
+        return Executing(barren=barren, text=text, slots=slots, kept=kept)
     if at == "waiting":
-        return Waiting(barren=barren, text=text, slots=slots)
+        return Waiting(barren=barren, text=text, slots=slots, kept=kept)
     raise ValueError(f"unknown state {at!r}")
 
 

@@ -274,6 +274,8 @@ def _message_bytes(message: Message) -> int:
             given = call.arguments
             size += _bytes(given) if isinstance(given, str) else len(orjson.dumps(given))
             size += _bytes(call.id) + _bytes(call.name) + _MESSAGE_OVERHEAD
+        for kept in message.kept:
+            size += len(orjson.dumps(kept.item)) + _MESSAGE_OVERHEAD
     elif isinstance(message, ToolMessage):
         size += _bytes(message.call_id) + _bytes(message.name)
     return size

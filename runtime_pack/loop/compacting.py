@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+import attrs
+
 from runtime_pack.compaction import (
     SUMMARY_NOTICE,
     Compacted,
@@ -19,12 +21,13 @@ from runtime_pack.events import Event, EventCode
 from runtime_pack.fault_log import log_fault
 from runtime_pack.guard import AgentTaskRun
 from runtime_pack.guard.bounded import TimeUp, bounded
+from runtime_pack.guard.summary_bill import SummaryBill
 from runtime_pack.labels import Integrity
 from runtime_pack.ledger_limits import UNLIMITED
 from runtime_pack.loop.keeper import Keeper
 from runtime_pack.machine import Outcome, OutcomeKind, budget_stop, failure
-from runtime_pack.messages import Message, clean_text
-from runtime_pack.ports import Summariser
+from runtime_pack.messages import Json, Message, clean_text
+from runtime_pack.ports import Summariser, Summary
 
 __all__ = ("Compactor",)
 
@@ -46,6 +49,8 @@ class Compactor:
         self._measured: Sequence[Message] = ()
         self._count = 0
         self._bytes = 0
+        # Of the last summary, in micro-units.
+        self._cost = 0
 
     def is_needed(self) -> bool:
         """Whether `fit` would have something summed up."""
@@ -97,22 +102,32 @@ class Compactor:
             return given
         before = self._size()
         try:
-            self._replace(parts, given, max(int(limit * _SUMMARY), _LEAST_SUMMARY_BYTES))
+            self._replace(parts, given.text, max(int(limit * _SUMMARY), _LEAST_SUMMARY_BYTES))
         except (KeyboardInterrupt, SystemExit):
             raise
         # The host's frame: a summary that could not be fenced is shown to no model.
         except BaseException as error:  # noqa: BLE001
             log_fault("the frame", error, run=run.id)
             return _overflow(f"the frame failed ({type(error).__name__})")
-        self._tell(parts, before)
+        self._tell(parts, before, given)
         return None if self._size() < before else _overflow("the summary is no shorter")
 
-    async def _summary(self, summariser: Summariser, parts: Compacted) -> str | Outcome:
+    async def _summary(self, summariser: Summariser, parts: Compacted) -> Summary | Outcome:
         run, earlier = self._run, self._keeper.compaction
         first = () if earlier is None else (summary_of(earlier),)
+        asked = (*first, *parts.replaced)
+        bill = SummaryBill(run, summariser)
+        refused = bill.reserve(asked)
+        if refused is not None:
+            return refused
         try:
-            work = summariser.summarise((*first, *parts.replaced))
-            text: object = await bounded(run, SUMMARY_SECONDS, work)
+            given: object = await bounded(run, SUMMARY_SECONDS, summariser.summarise(asked))
+            summary = (
+                given
+                if isinstance(given, Summary)
+                else Summary(text=given if isinstance(given, str) else "")
+            )
+            unpaid = bill.settle(summary)
         except (AuditError, EmitterError, KeyboardInterrupt, SystemExit, asyncio.CancelledError):
             raise
         except TimeUp:
@@ -121,9 +136,16 @@ class Compactor:
         except BaseException as error:  # noqa: BLE001
             log_fault("the summariser", error, run=run.id)
             return _overflow(f"the summariser failed ({type(error).__name__})", error)
+        finally:
+            # Where it has reported nothing, what was reserved stays charged.
+            bill.keep()
+        if unpaid is not None:
+            return unpaid
+        text: object = summary.text
         if not isinstance(text, str) or not text.strip():
             return _overflow("the summariser answered with no text")
-        return clean_text(text)
+        self._cost = bill.cost
+        return attrs.evolve(summary, text=clean_text(text), usage=bill.usage)
 
     def _stopped(self) -> Outcome:
         run = self._run
@@ -143,8 +165,13 @@ class Compactor:
         text = f"{SUMMARY_NOTICE}\n{text}"
         self._keeper.compact(Compaction(cut=parts.cut, text=text, label=parts.label))
 
-    def _tell(self, parts: Compacted, before: int) -> None:
-        run = self._run
+    def _tell(self, parts: Compacted, before: int, summary: Summary) -> None:
+        run, usage = self._run, summary.usage
+        took: dict[str, Json] = {}
+        if usage is not None:
+            took = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+        if self._cost:
+            took["cost"] = self._cost
         run.record(
             Event(
                 code=EventCode.CTX001O,
@@ -155,6 +182,7 @@ class Compactor:
                     "bytes_before": before,
                     "bytes_after": self._size(),
                     "label": parts.label.to_json(),
+                    **took,
                 },
                 key=f"cut{parts.cut}",
             )

@@ -13,6 +13,7 @@ from runtime_pack.messages import (
     AssistantMessage,
     FinishReason,
     Json,
+    KeptItem,
     Message,
     SystemMessage,
     ToolCall,
@@ -25,6 +26,7 @@ from runtime_pack.messages import (
 from runtime_pack.models._wire import (
     CutResponse,
     MalformedResponse,
+    in_place,
     items_of,
     made_turn,
     made_usage,
@@ -34,7 +36,7 @@ from runtime_pack.models._wire import (
 )
 from runtime_pack.wire_names import WireNames, wire_name
 
-__all__ = ("MessageEvents", "message_body", "message_tools", "message_turn")
+__all__ = ("MessageEvents", "may_think", "message_body", "message_tools", "message_turn")
 
 _REASONS: Final[Mapping[str, FinishReason]] = {
     "end_turn": FinishReason.STOP,
@@ -43,6 +45,12 @@ _REASONS: Final[Mapping[str, FinishReason]] = {
     "max_tokens": FinishReason.LENGTH,
     "model_context_window_exceeded": FinishReason.LENGTH,
     "refusal": FinishReason.REFUSAL,
+}
+PROVIDER: Final = "anthropic"
+# What a block of thinking consists of, the part that must not be empty last.
+_THINKING: Final[Mapping[str, tuple[str, ...]]] = {
+    "thinking": ("thinking", "signature"),
+    "redacted_thinking": ("data",),
 }
 # The API refuses a text without a visible character, and a first message that is not the user's.
 _NOTHING_SAID: Final = "(no text)"
@@ -79,7 +87,8 @@ def _blocks(message: Message) -> tuple[str, list[dict[str, Any]]]:
             return "user", [_result(message)]
         case AssistantMessage():
             said = [_text(clean_text(message.text))] if message.text.strip() else []
-            return "assistant", said + [_use(call) for call in message.calls]
+            asked = [_use(call) for call in message.calls]
+            return "assistant", [dict(b) for b in in_place(message, PROVIDER, said, asked)]
 
 
 def _text(text: str) -> dict[str, Any]:
@@ -167,7 +176,38 @@ def message_turn(body: Mapping[str, Any], names: WireNames) -> Turn:
         finish=_REASONS.get(str(reason), FinishReason.UNKNOWN),
         usage=_usage(body.get("usage")),
         model=body.get("model"),
+        kept=_thinking(blocks),
     )
+
+
+def _thinking(blocks: Iterable[Mapping[str, Any]]) -> Iterator[KeptItem]:
+    """The thinking that the API takes back: it has a signature, or cannot be read at all."""
+    place = calls = 0
+    for block in blocks:
+        match block.get("type"):
+            case "text":
+                place = calls + 1
+            case "tool_use":
+                calls += 1
+                place = calls + 1
+            case "thinking" | "redacted_thinking" as kind:
+                given = {key: block.get(key) for key in _THINKING[kind]}
+                words = all(isinstance(word, str) for word in given.values())
+                if words and given[_THINKING[kind][-1]]:
+                    yield KeptItem(provider=PROVIDER, place=place, item={"type": kind, **given})
+
+
+def may_think(messages: Iterable[Message]) -> bool:
+    """Whether a request may ask for thinking: not where the calls that it goes on from have none.
+
+    Source: with thinking, the API wants the assistant's last message with calls to begin with it.
+    """
+    last = None
+    for message in messages:
+        last = message if isinstance(message, AssistantMessage) else last
+    if last is None or not last.calls:
+        return True
+    return any(item.provider == PROVIDER and item.place == 0 for item in last.kept)
 
 
 def _call(block: Mapping[str, Any], names: WireNames) -> ToolCall:
@@ -197,11 +237,16 @@ class _Block:
 
     start: Mapping[str, Any]
     pieces: list[str] = attrs.field(factory=list)
+    signature: str = ""
 
     def whole(self) -> dict[str, Any]:
         if self.start.get("type") == "text":
             return {"type": "text", "text": "".join(self.pieces)}
         written = "".join(self.pieces)
+        if self.start.get("type") == "thinking":
+            begun = text_of(self.start.get("thinking"), "thinking")
+            signature = self.signature or self.start.get("signature")
+            return {"type": "thinking", "thinking": begun + written, "signature": signature}
         # A call without arguments is sent without a piece: then the object of the start counts.
         return {**self.start, **({"input": written} if written else {})}
 
@@ -265,6 +310,10 @@ class MessageEvents:
             case "text_delta":
                 block.pieces.append(text_of(delta.get("text"), "text"))
                 return block.pieces[-1]
+            case "thinking_delta":
+                block.pieces.append(text_of(delta.get("thinking"), "thinking"))
+            case "signature_delta":
+                block.signature += text_of(delta.get("signature"), "a signature")
             case "input_json_delta":
                 block.pieces.append(text_of(delta.get("partial_json"), "a part of the input"))
         return ""

@@ -9,6 +9,7 @@ from runtime_pack.catalog import ToolSpec
 from runtime_pack.messages import (
     AssistantMessage,
     FinishReason,
+    KeptItem,
     Message,
     SystemMessage,
     ToolCall,
@@ -22,6 +23,7 @@ from runtime_pack.models._wire import (
     CutResponse,
     MalformedResponse,
     arguments_text,
+    in_place,
     items_of,
     made_turn,
     made_usage,
@@ -37,6 +39,9 @@ _REASONS: Final[Mapping[str, FinishReason]] = {
     "max_output_tokens": FinishReason.LENGTH,
     "content_filter": FinishReason.CONTENT_FILTER,
 }
+# `status` is said of a response, and refused in a request.
+_REASONING: Final = ("type", "id", "summary", "content", "encrypted_content")
+PROVIDER: Final = "openai"
 _LAST_EVENTS: Final = frozenset(
     {"response.completed", "response.incomplete", "response.failed", "response.cancelled"}
 )
@@ -69,15 +74,19 @@ def _items(message: Message) -> Iterator[dict[str, Any]]:
                 "output": clean_text(message.text),
             }
         case AssistantMessage():
-            if message.text or not message.calls:
-                yield {"role": "assistant", "content": clean_text(message.text)}
-            for call in message.calls:
-                yield {
-                    "type": "function_call",
-                    "call_id": wire_call_id(call.id),
-                    "name": wire_name(call.name),
-                    "arguments": arguments_text(call.arguments),
-                }
+            text = {"role": "assistant", "content": clean_text(message.text)}
+            said = [text] if message.text or not message.calls else []
+            asked = [_function_call(call) for call in message.calls]
+            yield from map(dict, in_place(message, PROVIDER, said, asked))
+
+
+def _function_call(call: ToolCall) -> dict[str, Any]:
+    return {
+        "type": "function_call",
+        "call_id": wire_call_id(call.id),
+        "name": wire_name(call.name),
+        "arguments": arguments_text(call.arguments),
+    }
 
 
 def response_tools(tools: Iterable[ToolSpec]) -> list[dict[str, Any]]:
@@ -117,7 +126,23 @@ def response_turn(response: Mapping[str, Any], names: WireNames) -> Turn:
         finish=FinishReason.REFUSAL if refusal else finish,
         usage=_usage(response.get("usage")),
         model=response.get("model"),
+        kept=_reasoning(output),
     )
+
+
+def _reasoning(output: Iterable[Mapping[str, Any]]) -> Iterator[KeptItem]:
+    """The reasoning that the API takes back: it stores nothing for us, so it has to be all there."""
+    place = calls = 0
+    for item in output:
+        match item.get("type"):
+            case "message":
+                place = calls + 1
+            case "function_call":
+                calls += 1
+                place = calls + 1
+            case "reasoning" if item.get("encrypted_content"):
+                given = {key: item[key] for key in _REASONING if item.get(key) is not None}
+                yield KeptItem(provider=PROVIDER, place=place, item={"summary": [], **given})
 
 
 def _finish(response: Mapping[str, Any]) -> FinishReason:

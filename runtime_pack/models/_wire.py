@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import orjson
 
-from runtime_pack.messages import FinishReason, Json, ToolCall, Turn, TurnStatus, Usage
+from runtime_pack.messages import (
+    AssistantMessage,
+    FinishReason,
+    Json,
+    KeptItem,
+    ToolCall,
+    Turn,
+    TurnStatus,
+    Usage,
+)
 
 __all__ = (
     "CutResponse",
     "MalformedResponse",
     "arguments_text",
+    "in_place",
     "items_of",
     "made_turn",
     "made_usage",
@@ -113,6 +123,7 @@ def made_turn(
     finish: FinishReason,
     usage: Usage | None,
     model: object,
+    kept: Iterable[KeptItem] = (),
 ) -> Turn:
     """The turn of a whole response. Calls and the reason have to agree.
 
@@ -131,7 +142,26 @@ def made_turn(
         finish=finish,
         usage=usage,
         model=model if isinstance(model, str) else None,
+        kept=tuple(kept),
     )
+
+
+_P = TypeVar("_P")
+
+
+def in_place(
+    message: AssistantMessage, provider: str, said: Sequence[_P], calls: Sequence[_P]
+) -> Iterator[_P | Mapping[str, Json]]:
+    """Text and calls of a response in order, with what the provider wants back where it stood.
+
+    What has nothing after it is left out: reasoning belongs to what it led to.
+    """
+    kept = [item for item in message.kept if item.provider == provider]
+    parts = (said, *([call] for call in calls))
+    last = max((place for place, part in enumerate(parts) if part), default=-1)
+    for place, part in enumerate(parts[: last + 1]):
+        yield from (dict(item.item) for item in kept if item.place == place)
+        yield from part
 
 
 def wire_call_id(call_id: str) -> str:

@@ -6,11 +6,13 @@ The official SDK does the protocol (extra `anthropic`); it reaches the network t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from runtime_pack.messages import Turn
 from runtime_pack.models._messages_wire import (
     MessageEvents,
+    may_think,
     message_body,
     message_tools,
     message_turn,
@@ -64,8 +66,19 @@ class AnthropicMessagesModel(ProviderModel):
         limit = request.max_output_tokens or self._max_output_tokens or _MAX_OUTPUT_TOKENS
         return {
             "model": request.model or self._model,
-            "extra_body": self._options,
+            "extra_body": self._asked_for(request, limit),
             "max_tokens": limit,
             **message_body(request.messages),
             **message_tools(request.tools, request.messages),
         }
+
+    def _asked_for(self, request: TurnRequest, limit: int) -> dict[str, Any]:
+        """The host's options, without thinking where the API would refuse it."""
+        thinking = self._options.get("thinking")
+        if thinking is None:
+            return self._options
+        budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
+        fits = not isinstance(budget, int) or budget < limit
+        if fits and may_think(request.messages):
+            return self._options
+        return {name: value for name, value in self._options.items() if name != "thinking"}
