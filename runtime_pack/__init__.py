@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from runtime_pack.audit import AuditLog, LogHead, Verification, verify_log
     from runtime_pack.catalog import CatalogTool, Effects, Executed, ToolOutput, ToolSpec
     from runtime_pack.cited import CitationCheck, cite_saved_run, collect_evidence
+    from runtime_pack.credentials import EncryptedCredentials
     from runtime_pack.errors import (
         CallCode,
         ContractError,
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
     from runtime_pack.remembered import RememberedRule
     from runtime_pack.revisions import DirectoryRevisionStore
     from runtime_pack.seal import Seal, check_request
+    from runtime_pack.search_backends import SearchBackend, load_search_backend
     from runtime_pack.shapes import Between, Sized
     from runtime_pack.stores import (
         DirectoryRunStore,
@@ -118,6 +120,7 @@ if TYPE_CHECKING:
     from runtime_pack.sub_agents import SubAgent, sub_agent_tool
     from runtime_pack.threads import Threads
     from runtime_pack.web_catalog import build_web_tool_catalog, create_web_tool_runtime, web_usage
+    from runtime_pack.web_search import web_search_tool
     from runtime_pack.workflow import Branch, BranchState, BranchStatus, Continuation, Workflow
     from runtime_pack.workflow_drive import (
         BranchRun,
@@ -142,6 +145,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "runtime_pack.audit": "AuditLog LogHead Verification verify_log",
     "runtime_pack.catalog": "CatalogTool Effects Executed ToolOutput ToolSpec",
     "runtime_pack.cited": "CitationCheck cite_saved_run collect_evidence",
+    "runtime_pack.credentials": "EncryptedCredentials",
     "runtime_pack.errors": (
         "CallCode ContractError ModelFault ModelRequestError RuntimePackError StopCode"
     ),
@@ -184,6 +188,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "runtime_pack.remembered": "RememberedRule",
     "runtime_pack.revisions": "DirectoryRevisionStore",
     "runtime_pack.seal": "Seal check_request",
+    "runtime_pack.search_backends": "SearchBackend load_search_backend",
     "runtime_pack.shapes": "Between Sized",
     "runtime_pack.stores.files": "DirectoryRunStore",
     "runtime_pack.stores.memory": "MemoryRunStore",
@@ -192,6 +197,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "runtime_pack.sub_agents": "SubAgent sub_agent_tool",
     "runtime_pack.threads": "Threads",
     "runtime_pack.web_catalog": "build_web_tool_catalog create_web_tool_runtime web_usage",
+    "runtime_pack.web_search": "web_search_tool",
     "runtime_pack.workflow": "Branch BranchState BranchStatus Continuation Workflow",
     "runtime_pack.workflow_drive": (
         "BranchRun WorkflowResult WorkflowStatus resume_workflow run_workflow"
@@ -239,6 +245,7 @@ __all__ = (
     "DirectoryRunStore",
     "Effects",
     "Emitter",
+    "EncryptedCredentials",
     "Event",
     "EventCode",
     "EventType",
@@ -276,6 +283,7 @@ __all__ = (
     "SQLiteRunStore",
     "SavedRun",
     "Seal",
+    "SearchBackend",
     "SearchHit",
     "SearchRequest",
     "SharedRunStore",
@@ -328,6 +336,7 @@ __all__ = (
     "create_agent_task_run",
     "create_fixture_web_search_provider",
     "create_web_tool_runtime",
+    "load_search_backend",
     "parse_decision",
     "parse_grant",
     "parse_policy",
@@ -346,6 +355,7 @@ __all__ = (
     "stream_resumed_agent_loop_sync",
     "sub_agent_tool",
     "verify_log",
+    "web_search_tool",
     "web_usage",
 )
 

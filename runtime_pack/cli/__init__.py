@@ -31,6 +31,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "cite": "runtime_pack.cli.cite",
     "audit": "runtime_pack.cli.audit",
     "confine": "runtime_pack.cli.confine",
+    "credential": "runtime_pack.cli.credential",
     "demo": "runtime_pack.cli.demo",
     "egress-proxy": "runtime_pack.cli.egress_proxy",
     "events": "runtime_pack.cli.events",

@@ -133,6 +133,17 @@ class SearchEngine:
         """Calls of *agent* that count today."""
         return self._cap.used(agent)
 
+    def hold_to(
+        self, *, settings: SettingsByAgent, credentials: Desk | None, agents: AgentProfiles | None
+    ) -> None:
+        """The operator's words from now on, for a host that did not make the tool itself.
+
+        What a package gave to `create_web_search_tool` counts no more.
+        """
+        self._settings = settings
+        self._credentials = credentials
+        self._agents = agents
+
     def require_tool(self, agent: str) -> None:
         """Pass when the agent may search.
 
