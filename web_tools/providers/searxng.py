@@ -28,7 +28,7 @@ from web_tools.providers._text import text
 
 __all__ = ("create_searxng_provider",)
 
-_READ_BY_IT: Final = re.compile(r"\A[!?:<]")
+_READ_BY_IT: Final = re.compile(r"\A[!:<]")
 _DAY_MS: Final = 86_400_000
 # Ranges that cover a freshness whatever an engine takes for a month or a year.
 _RANGES: Final = ((1, "day"), (7, "week"), (28, "month"), (365, "year"))
