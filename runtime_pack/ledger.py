@@ -434,6 +434,8 @@ class Ledger:
 
     def lower(self, bucket: str, limit: Limit) -> None:
         """Lower one limit; a higher one changes nothing."""
+        if limit == UNLIMITED:
+            return
         self._limits = self._limits.lowered(Limits(counts={bucket: limit}, seconds=UNLIMITED))
 
     def raise_limit(self, bucket: str, amount: int) -> Shortfall | None:

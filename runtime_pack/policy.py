@@ -257,27 +257,28 @@ class ToolPolicy:
 
     rules: tuple[ToolRule, ...] = attrs.field(default=(), converter=_rule_tuple)
     layers: tuple[PolicyLayer, ...] = attrs.field(default=(), converter=_layer_tuple)
+    all_rules: tuple[ToolRule, ...] = attrs.field(init=False, repr=False, eq=False)
+    """The rules of every layer, in the order of the layers, the task's own last."""
+    sha256: str = attrs.field(init=False, repr=False, eq=False)
+    """Digest of the rules and of the layers they are in, for records and approval requests."""
 
     def __attrs_post_init__(self) -> None:
         own = tuple(
             rule if rule.layer == _OWN_LAYER else attrs.evolve(rule, layer=_OWN_LAYER)
             for rule in self.rules
         )
+        layered = (rule for layer in self.layers for rule in layer.rules)
         object.__setattr__(self, "rules", own)
+        # Once: every run of the contract asks for them.
+        object.__setattr__(self, "all_rules", (*layered, *own))
+        object.__setattr__(self, "sha256", self._digest())
 
     @classmethod
     def layered(cls, **layers: Iterable[ToolRule]) -> ToolPolicy:
         """A policy of named layers: `ToolPolicy.layered(workspace=[…], task=[…], run=[…])`."""
         return cls(layers=[PolicyLayer(name, rules) for name, rules in layers.items()])
 
-    @property
-    def all_rules(self) -> tuple[ToolRule, ...]:
-        """The rules of every layer, in the order of the layers, the task's own last."""
-        return (*(rule for layer in self.layers for rule in layer.rules), *self.rules)
-
-    @property
-    def sha256(self) -> str:
-        """Digest of the rules and of the layers they are in, for records and approval requests."""
+    def _digest(self) -> str:
         own: Json = [rule.to_json() for rule in self.rules]
         layers: Json = [
             [layer.name, [rule.to_json() for rule in layer.rules]] for layer in self.layers
@@ -504,6 +505,7 @@ class TaskContract:
     preset: LabelPreset = attrs.field(default=LabelPreset.STANDARD, converter=parse_preset)
     output_check: str = NO_CHECK
     policy: PolicyRef | None = None
+    _limits: Limits = attrs.field(init=False, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
         parse_count("max_steps", self.max_steps)
@@ -532,6 +534,7 @@ class TaskContract:
         ):
             if not isinstance(getattr(self, name), kind):
                 raise ContractError(name, text)
+        object.__setattr__(self, "_limits", self._held_to())
 
     @property
     def refused_limit(self) -> Limit:
@@ -555,7 +558,10 @@ class TaskContract:
         return f"sha256:{hashlib.sha256(f'{rules} {self.preset}'.encode()).hexdigest()}"
 
     def limits(self) -> Limits:
-        """The contract as a ledger holds it."""
+        """The contract as a ledger holds it; nobody changes it, so all runs of it share it."""
+        return self._limits
+
+    def _held_to(self) -> Limits:
         counts: dict[str, Limit] = {
             STEPS: self.max_steps,
             TURNS: self.max_turns,

@@ -65,7 +65,7 @@ _SOURCE: Final = frozenset({"env", "file"})
 _NOT_BUDGETS: Final = frozenset(
     {"tool_policy", "workspace_allowlist", "task_allowlist", "policy", "preset"}
 )
-_BUDGETS: Final = frozenset(f.name for f in attrs.fields(TaskContract)) - _NOT_BUDGETS
+_BUDGETS: Final = frozenset(f.name for f in attrs.fields(TaskContract) if f.init) - _NOT_BUDGETS
 _MONEY: Final = frozenset({"max_cost"})
 _LABELS: Final = (*Integrity, *Confidentiality)
 _PRESETS: Final = frozenset(map(str, LabelPreset))

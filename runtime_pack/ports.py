@@ -320,18 +320,18 @@ class SleepingClock(Clock, Protocol):
         ...
 
 
-def _offers(candidate: object, *members: str) -> bool:
-    """Whether the members are there, asked as a caller would ask.
+def _offers(candidate: object, member: str) -> bool:
+    """Whether the member is there, asked as a caller would ask.
 
     Not `isinstance` of a protocol: from 3.12 on that looks past `__getattr__`, and what a host's
     wrapper passes on would be silently left out, checks among it.
     """
-    return all(getattr(candidate, member, None) is not None for member in members)
+    return getattr(candidate, member, None) is not None
 
 
 def is_preflight(candidate: object) -> TypeGuard[PreflightRuntime]:
     """Whether it can refuse a call before it costs anything."""
-    return _offers(candidate, "preflight", "tool_spec")
+    return _offers(candidate, "preflight") and _offers(candidate, "tool_spec")
 
 
 def is_partly_knowing(candidate: object) -> TypeGuard[PartlyKnowingRuntime]:
@@ -381,6 +381,8 @@ def is_sleeping(candidate: object) -> TypeGuard[SleepingClock]:
 
 class SystemClock:
     """The machine's clocks."""
+
+    __slots__ = ()
 
     def now(self) -> datetime:
         """The time of day, aware, UTC."""

@@ -195,18 +195,37 @@ class Memory:
     far as that goes, and looked up there; so are doubts. Approvals hold where they were given.
     """
 
-    __slots__ = ("_above", "_denied", "_rules", "doubts")
+    __slots__ = ("_above", "_denied", "_doubts", "_rules")
 
     def __init__(self, above: Memory | None = None) -> None:
         self._above = above
-        # Calls that were started and of which nobody knows what they did, by fingerprint; one set
-        # for the whole tree.
-        self.doubts: set[str] = set() if above is None else above.doubts
+        self._doubts: frozenset[str] = frozenset()
         self._denied: dict[str, Denied] = {}
         self._rules: dict[str, RememberedRule] = {}
 
     def __bool__(self) -> bool:
         return bool(self._denied or self._rules or self.doubts or self._above)
+
+    # ── doubts ────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def doubts(self) -> frozenset[str]:
+        """Calls of the tree that were started and of which nobody knows what they did, by fingerprint."""
+        return self._doubts if self._above is None else self._above.doubts
+
+    def doubt(self, *fingerprints: str) -> None:
+        """Such calls may have taken effect, in whichever run of the tree they were started."""
+        if self._above is None:
+            self._doubts = self._doubts.union(fingerprints)
+        else:
+            self._above.doubt(*fingerprints)
+
+    def trust(self, fingerprint: str) -> None:
+        """A person knows of the doubt."""
+        if self._above is None:
+            self._doubts -= {fingerprint}
+        else:
+            self._above.trust(fingerprint)
 
     # ── denials ───────────────────────────────────────────────────────────────────────────────
 
@@ -275,7 +294,7 @@ class Memory:
         Raises:
             AttributeError, KeyError, TypeError, ValueError: not of that form.
         """
-        self.doubts |= {str(name) for name in saved.get("doubts", ())}
+        self.doubt(*(str(name) for name in saved.get("doubts", ())))
         self._denied = {}
         for name, value in saved["denied"].items():
             self.deny(str(name), Denied(**value))

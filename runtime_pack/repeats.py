@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, TypeAlias
 
@@ -98,7 +97,7 @@ class Repeats:
     __slots__ = ("_window",)
 
     def __init__(self) -> None:
-        self._window: deque[Seen] = deque(maxlen=WINDOW)
+        self._window: list[Seen] = []
 
     def judge(self, fingerprint: str, step: str, burned: Collection[str]) -> Verdict:
         """Whether a call goes on with a circle; one that does is remembered here.
@@ -120,7 +119,7 @@ class Repeats:
                 continue
             rounds = range(length, len(window) + 1, length)
             answers = sum(window[-back].answered for back in rounds)
-            window.append(attrs.evolve(last, step=step, answered=True))
+            self._remember(attrs.evolve(last, step=step, answered=True))
             return _STUCK if answers >= ANSWERED_AT_MOST else last.recorded
         return None
 
@@ -145,7 +144,12 @@ class Repeats:
         for seen in self._window:
             if seen.fingerprint == fingerprint and _response(seen.step) == _response(step):
                 return
-        self._window.append(Seen(fingerprint, step, call_id))
+        self._remember(Seen(fingerprint, step, call_id))
+
+    def _remember(self, seen: Seen) -> None:
+        self._window.append(seen)
+        if len(self._window) > WINDOW:
+            del self._window[0]
 
     def settle(self, step: str, recorded: Recorded) -> None:
         """What the call of this step gave; a call that is not remembered any more is let be."""
@@ -160,8 +164,7 @@ class Repeats:
 
     def go_back(self, seen: tuple[Seen, ...]) -> None:
         """Remember what `seen` was before a response was judged: it will be judged again."""
-        self._window.clear()
-        self._window.extend(seen)
+        self._window[:] = seen
 
     def clear(self) -> None:
         """Forget: a person has said something new."""
@@ -193,8 +196,8 @@ class Repeats:
             told = results.get(call_id)
             recorded = None if told is None else Recorded(told.text, told.ok, told.label)
             answered = row["answered"] is True
-            seen = Seen(str(row["fingerprint"]), str(row["step"]), call_id, recorded, answered)
-            self._window.append(seen)
+            fingerprint = str(row["fingerprint"])
+            self._remember(Seen(fingerprint, str(row["step"]), call_id, recorded, answered))
 
 
 def _response(step: str) -> str:

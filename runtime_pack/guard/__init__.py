@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from runtime_pack.address_book import AddressReader
 from runtime_pack.approvals import ApprovalRequest, Decision
@@ -55,6 +56,10 @@ from runtime_pack.remembered import RememberedRule
 from runtime_pack.seal import Seal
 
 __all__ = ("AgentTaskRun", "GuardedRuntime", "TurnResult", "create_agent_task_run")
+
+
+# It keeps nothing between two numbers, but it is large: one is enough.
+_CHANCE: Final = secrets.SystemRandom().random
 
 
 def create_agent_task_run(
@@ -134,7 +139,7 @@ def create_agent_task_run(
         summariser=summariser,
         input_guards=tuple(input_guards),
         output_check=output_check,
-        chance=chance or secrets.SystemRandom().random,
+        chance=chance or _CHANCE,
         kill_switch=kill_switch,
         prices=prices,
         ledger=ledger,
@@ -186,6 +191,8 @@ def _check_output_check(contract: TaskContract, check: OutputCheck | None) -> No
 class AgentTaskRun(TaskRun):
     """One run of one task: its ledger, records, label and log; made by `create_agent_task_run`."""
 
+    __slots__ = ()
+
     @property
     def remembered(self) -> tuple[RememberedRule, ...]:
         """The approvals that hold for later calls, as often as they were used so far."""
@@ -226,6 +233,8 @@ def _max_batch(contract: TaskContract, inner: ToolRuntime) -> float:
 class GuardedRuntime:
     """A runtime under a task guard. Made by `AgentTaskRun.guard_runtime`."""
 
+    __slots__ = ("_model_name", "execution", "inner", "judge", "max_batch", "task_run", "turns")
+
     def __init__(self, task_run: AgentTaskRun, inner: ToolRuntime) -> None:
         self.task_run = task_run
         self.inner = inner
@@ -240,24 +249,10 @@ class GuardedRuntime:
         self.max_batch = _max_batch(task_run.contract, inner)
         self._model_name = inner.model_name if is_naming(inner) else None
         self.check_price(self._model_name)
-        self._judge = Judge(task_run, inner)
-        self._execution = Execution(task_run, inner)
-        self._turns = Turns(task_run, inner, self._model_name)
         # The loop's doors; see the classes for what they do and raise.
-        self.asks_host = self._judge.asks_host
-        self.admit = self._judge.admit
-        self.readmit = self._judge.readmit
-        self.hold_again = self._judge.hold_again
-        self.refuse = self._judge.refuse
-        self.take_back = self._judge.take_back
-        self.reconsider = self._judge.reconsider
-        self.rule = self._judge.rule
-        self.decide = self._judge.decide
-        self.definition = self._judge.definition
-        self.run = self._execution.run
-        self.reserve_turn = self._turns.reserve
-        self.give_up_turn = self._turns.give_up
-        self.ask_turn = self._turns.ask
+        self.judge = Judge(task_run, inner)
+        self.execution = Execution(task_run, inner)
+        self.turns = Turns(task_run, inner, self._model_name)
 
     def check_price(self, model: str | None) -> None:
         """Say before a run starts that its model has no price. None: the name is not known yet.
@@ -330,13 +325,13 @@ class GuardedRuntime:
         spec = self.tool_spec(call.call.name)
         offered = {} if spec is None else {spec.name: spec}
         try:
-            admission = await self.admit(call, offered, context)
+            admission = await self.judge.admit(call, offered, context)
             while isinstance(admission, Pending):
                 admission = await self._ask_now(call, admission.request, offered, context)
             if isinstance(admission, Refused):
                 return admission.output
             admitted = admission.call or call.call
-            return await self.run(call.step, admitted, offered[admitted.name], context)
+            return await self.execution.run(call.step, admitted, offered[admitted.name], context)
         except Stopped as stop:
             return _stopped_output(stop)
         finally:
@@ -349,11 +344,11 @@ class GuardedRuntime:
         offered: Mapping[str, ToolSpec],
         context: ExecutionContext,
     ) -> Admission:
-        decision: Decision | None = await self.decide(request)
+        decision: Decision | None = await self.judge.decide(request)
         if decision is not None:
-            return await self.rule(call.step, call.call, request, decision, offered, context)
+            return await self.judge.rule(call.step, call.call, request, decision, offered, context)
         text = "This call needs a person, and none is here."
-        return await self._judge.refuse(call, refusal(CallCode.APPROVAL_REQUIRED, text))
+        return await self.judge.refuse(call, refusal(CallCode.APPROVAL_REQUIRED, text))
 
     async def take_turn(
         self, request: TurnRequest, context: ExecutionContext, *, closing: bool = False
@@ -365,10 +360,10 @@ class GuardedRuntime:
             EmitterError: the host's emitter raised.
         """
         with self.task_run.direct():
-            reserved = self.reserve_turn(request, closing=closing)
+            reserved = self.turns.reserve(request, closing=closing)
             if not isinstance(reserved, Reserved):
                 return reserved
-            return await self.ask_turn(reserved, request, context)
+            return await self.turns.ask(reserved, request, context)
 
     async def _turn_as_tool(self, context: ExecutionContext) -> ToolOutput:
         if context.request is None:

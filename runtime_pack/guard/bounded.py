@@ -78,10 +78,14 @@ async def bounded(
     run.watch(scope)
     try:
         task = scope.begin(work)
-        if not task.done():
+        if scope.over is not None:
             if ends is not None:
                 run.stop_at(scope, ends)
-            await _ended(run, scope, task)
+            try:
+                await scope.over
+            except asyncio.CancelledError:
+                await _end(run, task)
+                raise
     finally:
         run.forget(scope)
     if not scope.stopped and task.done() and not task.cancelled() and task.exception() is None:
@@ -114,14 +118,6 @@ def _is_final(error: BaseException | None) -> bool:
     if error is None:
         return False
     return isinstance(error, AuditError | EmitterError) or not isinstance(error, Exception)
-
-
-async def _ended(run: TaskRun, scope: Scope, task: asyncio.Task[Any]) -> None:
-    try:
-        await scope.wait()
-    except asyncio.CancelledError:
-        await _end(run, task)
-        raise
 
 
 def ending(run: TaskRun) -> Outcome | None:

@@ -22,6 +22,9 @@ class ClockFault(Exception):
     """What a clock said is no time."""
 
 
+_MACHINE: Final = SystemClock()
+
+
 def watched(clock: Clock | None) -> Clock:
     """The clock that a run reads: the machine's own as it is, any other one under watch.
 
@@ -29,7 +32,7 @@ def watched(clock: Clock | None) -> Clock:
         ContractError: it cannot be read, its time has no zone, or its seconds are no finite number.
     """
     if clock is None or type(clock) is SystemClock:
-        return clock or SystemClock()
+        return clock or _MACHINE
     return WatchedClock(clock.source if isinstance(clock, WatchedClock) else clock)
 
 

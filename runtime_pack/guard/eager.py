@@ -85,12 +85,16 @@ else:
 
             def send(_nothing: None) -> object:
                 # What was asked of the task inside the step is asked of it now.
-                self._coro, self._must_cancel = work, cancels
+                self._coro = work
+                if cancels:
+                    self._must_cancel = True
                 if raised is not None:
                     raise raised
                 return given
 
-            self._coro, self._must_cancel = SimpleNamespace(send=send), False
+            self._coro = SimpleNamespace(send=send)
+            if cancels:
+                self._must_cancel = False
             self._context.run(self._Task__step)
             if not self.done():
                 _register_task(self)

@@ -173,7 +173,8 @@ class Judge:
             return verdict
         held = Held(
             tool=call.call.name,
-            arguments=body,
+            # A call may run for hours, and its run with a thousand others.
+            arguments=own_copy(body),
             args_sha256=f"sha256:{digest}",
             ready=True,
             context=inside,

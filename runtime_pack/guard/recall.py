@@ -100,8 +100,7 @@ class Recall:
     def trust(self, spec: ToolSpec, arguments: Mapping[str, Json]) -> None:
         """A person approved the call, knowing of the doubt."""
         if self._run.memory.doubts:
-            asked = fingerprint_of(spec.name, arguments, spec.cosmetic)
-            self._run.memory.doubts.discard(asked)
+            self._run.memory.trust(fingerprint_of(spec.name, arguments, spec.cosmetic))
 
     # ── approvals ─────────────────────────────────────────────────────────────────────────────
 

@@ -77,7 +77,7 @@ _SHORTEST_ALARM_SECONDS: Final = 0.01
 _LOGGER: Final = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_E = TypeVar("_E", Event, Entry)
+_E = TypeVar("_E", Event, Entry, Event | Entry)
 
 GRACE_SECONDS: Final = 1.0
 """How long code that was told to stop may take before the run goes on without it."""
@@ -137,19 +137,20 @@ class Mark:
 class Scope:
     """A task of the host's code that can be stopped: it is cancelled, once, and then left behind.
 
-    `wait` returns when the task has ended or, after a grace, would not. One timer serves all scopes
-    of a run. An *idle* one waits for somebody and does no work, so that nothing is lost with it.
+    `over` is there when the task has to be waited for; it is done when the task has ended or, after
+    a grace, would not. One timer serves all scopes of a run. An *idle* one waits for somebody and
+    does no work, so that nothing is lost with it.
     """
 
     __slots__ = (
         "_handle",
         "_loop",
-        "_over",
         "_patient",
         "_task",
         "_work",
         "deadline",
         "idle",
+        "over",
         "stopped",
     )
 
@@ -160,7 +161,7 @@ class Scope:
         self.idle = idle
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.Handle | None = None
-        self._over: asyncio.Future[None] | None = None
+        self.over: asyncio.Future[None] | None = None
         self.deadline = math.inf
         self.stopped = False
 
@@ -172,14 +173,9 @@ class Scope:
         task = started(self._loop, self._to_its_end(own))
         self._task = task
         if not task.done():
-            self._over = self._loop.create_future()
+            self.over = self._loop.create_future()
             task.add_done_callback(self._ended)
         return task
-
-    async def wait(self) -> None:
-        """Return when the task has ended, or was left behind."""
-        if self._over is not None:
-            await self._over
 
     async def _to_its_end(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Wake who waits in the same turn of the event loop in which the work ends."""
@@ -202,8 +198,8 @@ class Scope:
         self._end()
 
     def _end(self) -> None:
-        if self._over is not None and not self._over.done():
-            self._over.set_result(None)
+        if self.over is not None and not self.over.done():
+            self.over.set_result(None)
 
     def stop(self) -> None:
         """Cancel the task at its present await; called by the event loop."""
@@ -238,6 +234,63 @@ class TaskRun:
 
     `cancel` and `pause` may be called from any thread; nothing else may.
     """
+
+    __slots__ = (
+        "__weakref__",
+        "_abandoned",
+        "_alarm",
+        "_alarm_at",
+        "_direct",
+        "_direct_open",
+        "_direct_prefix",
+        "_driven",
+        "_loop",
+        "_refused_follows",
+        "_refused_limit",
+        "_scopes",
+        "allowlists",
+        "approver",
+        "audit",
+        "brought",
+        "burned",
+        "chance",
+        "clock",
+        "contract",
+        "depth",
+        "emitter",
+        "frame",
+        "granted_steps",
+        "held",
+        "id",
+        "input_guards",
+        "interrupt",
+        "interrupt_now",
+        "interrupt_resumable",
+        "kill_switch",
+        "label",
+        "ledger",
+        "left",
+        "memory",
+        "meter",
+        "observer",
+        "output_check",
+        "parent",
+        "policy",
+        "policy_sha256",
+        "prices",
+        "refused_in_a_row",
+        "repeats",
+        "run_lists",
+        "seal",
+        "step_costs",
+        "steps",
+        "sub_lists",
+        "sub_runs",
+        "summariser",
+        "task",
+        "told",
+        "turn",
+    )
 
     def __init__(
         self,
@@ -323,8 +376,9 @@ class TaskRun:
         self.interrupt_resumable = False
         self.interrupt_now = False
         self.left = Leftovers()
-        self._scopes: set[Scope] = set()
-        self._abandoned: set[asyncio.Task[Any]] = set()
+        # Few at a time; a set is larger than most of what a run holds.
+        self._scopes: list[Scope] = []
+        self._abandoned: set[asyncio.Task[Any]] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
@@ -512,7 +566,7 @@ class TaskRun:
 
     def watch(self, scope: Scope) -> None:
         """Let `cancel`, `pause` and the run's end stop this scope; then `forget` it."""
-        self._scopes.add(scope)
+        self._scopes.append(scope)
 
     def stop_at(self, scope: Scope, when: float) -> None:
         """Let the scope's own limit stop it as well, at that time of the event loop."""
@@ -521,18 +575,22 @@ class TaskRun:
 
     def forget(self, scope: Scope) -> None:
         """The scope was left."""
-        self._scopes.discard(scope)
+        if scope in self._scopes:
+            self._scopes.remove(scope)
         scope.leave()
 
     def abandon(self, task: asyncio.Task[Any]) -> None:
         """Nobody waits for the task; what it raises is not news, and one that goes on is."""
+        if self._abandoned is None:
+            self._abandoned = set()
         self._abandoned.add(task)
         task.add_done_callback(self._forget_task)
         if not task.done():
             _LOGGER.warning("run %s goes on without code that did not stop", self.id)
 
     def _forget_task(self, task: asyncio.Task[Any]) -> None:
-        self._abandoned.discard(task)
+        if self._abandoned is not None:
+            self._abandoned.discard(task)
         if not task.cancelled():
             task.exception()
 
@@ -700,7 +758,7 @@ class TaskRun:
         if violation and self.observer is not None:
             self.observer.violation(event)
 
-    def enter_in_log(self, entry: Entry) -> None:
+    def enter_in_log(self, entry: Event | Entry) -> None:
         """Write an entry of the run's own to the log, which holds no float by its making.
 
         Raises:
@@ -780,7 +838,7 @@ class TaskRun:
 
     def limits_json(self) -> Mapping[str, Json]:
         """The limits for events: whole numbers only, time in microseconds."""
-        limits = self.view().limits
+        limits = self.ledger.limits
         seconds = limits.seconds
         active = seconds if isinstance(seconds, str) else round(seconds * 1_000_000)
         body: dict[str, Json] = {"counts": dict(limits.counts), "active_us": active}

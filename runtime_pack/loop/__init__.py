@@ -136,14 +136,13 @@ async def run_governed_agent_loop(
         PriceUnknown: money is counted, and the model of the input is not in the price table.
         asyncio.CancelledError: the caller's task was cancelled; recorded, then re-raised.
     """
-    entry = prepare_run(
+    return await prepare_run(
         runtime=runtime,
         execute_turn_input=execute_turn_input,
         create_context=create_context,
         max_turns=max_turns,
         store=store,
-    )
-    return await entry.go()
+    ).go()
 
 
 async def resume_governed_agent_loop(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, Final
@@ -23,7 +23,7 @@ from runtime_pack.approvals import (
     Verdict,
     remember_fault,
 )
-from runtime_pack.catalog import Effects, Executed, ToolOutput, ToolSpec, index_catalog
+from runtime_pack.catalog import Effects, Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import (
     AuditError,
     CallCode,
@@ -34,7 +34,7 @@ from runtime_pack.errors import (
     StopCode,
     StoreError,
 )
-from runtime_pack.events import Event, EventCode
+from runtime_pack.events import Entry, Event, EventCode
 from runtime_pack.grants import GRANT_NOTICE, Grant
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime
 from runtime_pack.guard.answers import check_answer
@@ -122,6 +122,9 @@ WRAP_UP_NOTICE: Final = (
 _JUDGED_AT_ONCE: Final = 32
 _LOAD_SECONDS: Final = 30.0
 _JUDGES: Final = (CheckAnswer, Classify, Readmit)
+_NONE: Final[frozenset[str]] = frozenset()
+# Of a host that names neither session nor agent; a tool is given a context of its own run.
+_NOBODY: Final = ExecutionContext()
 _EXPIRED: Final = "nobody in time"
 _WITHDRAWN: Final = "withdrawn"
 
@@ -133,7 +136,7 @@ def checked_context(create: ContextFactory | None) -> ExecutionContext:
         ContractError: it raised, or made something else.
     """
     if create is None:
-        return ExecutionContext()
+        return _NOBODY
     try:
         made: object = create()
     # The host's code: without a context nothing starts.
@@ -161,11 +164,12 @@ class Drive:
             # Requests have to be known again by whoever takes the run up from the store.
             self.run.seal = store.seal
         self.input = turn_input
-        self.offered = index_catalog(turn_input.tool_catalog)
-        self.exclusive = frozenset(n for n, spec in self.offered.items() if spec.exclusive)
+        self.offered = turn_input.offered
+        exclusive = [n for n, spec in self.offered.items() if spec.exclusive]
+        self.exclusive = frozenset(exclusive) if exclusive else _NONE
         self.run.left.watched = bool(self.exclusive)
         self.context = context
-        self.keeper = Keeper(self.run, store, given or _given(turn_input, guarded))
+        self.keeper = Keeper(self.run, store, given or self._as_given())
         self.post = PostBox(self.run, store)
         watched = self.run.contract.max_context_bytes != UNLIMITED
         self.compactor = (
@@ -175,9 +179,10 @@ class Drive:
         self.state: State = Thinking()
         self.outcome: Outcome | None = None
         self.decisions: dict[str, Decision] = {}
-        self.unanswered: set[str] = set()
-        self.announced: set[str] = set()
-        self.cut: set[str] = set()
+        # Nearly always empty, in each of a thousand runs that wait.
+        self.unanswered: frozenset[str] = _NONE
+        self.announced: tuple[str, ...] = ()
+        self.cut: frozenset[str] = _NONE
         self.running = 0
         self.entered = False
         # A response or a result has come since the last save: what could not be had again.
@@ -186,12 +191,21 @@ class Drive:
         self.unsaved = False
         self.abandoned: tuple[str, ...] = ()
 
+    def _as_given(self) -> Callable[[], Mapping[str, Json]]:
+        """What the run is started with; how the tools are defined is as of now."""
+        definition = self.guarded.judge.definition
+        definitions = tuple([definition(spec) for spec in self.input.tool_catalog])
+        return partial(_given, self.input, definitions)
+
     # ── entering ──────────────────────────────────────────────────────────────────────────────
 
-    async def start(self) -> LoopResult:
-        """A new run."""
-        run = self.run
+    def start(self) -> Awaitable[LoopResult]:
+        """A new run, to be awaited."""
         self.keeper.open(self.input.messages)
+        return self._drive([self._begun()], None)
+
+    def _begun(self) -> Entry:
+        run = self.run
         body: dict[str, Json] = {
             "limits": run.limits_json(),
             "policy_sha256": run.policy_sha256,
@@ -201,8 +215,7 @@ class Drive:
             body["prices_sha256"] = run.prices_sha256
         if run.policy is not None:
             body["policy"] = run.policy
-        event = Event(code=EventCode.RUN001O, subject=run.subject(), object=body)
-        return await self._drive([event], None)
+        return Entry(EventCode.RUN001O, run.subject(), body)
 
     async def take_up(
         self,
@@ -369,7 +382,7 @@ class Drive:
             self.run.cancel(letters.cancel.words, mode="after_step")
         for decision in self._posted(letters, abandon=False):
             self.decisions.setdefault(decision.request_id, decision)
-            self.unanswered.discard(decision.request_id)
+            self.unanswered -= {decision.request_id}
 
     def _check(
         self, decisions: tuple[Decision, ...], message: str | None, *, abandon: bool
@@ -570,7 +583,7 @@ class Drive:
             self.state = attrs.evolve(self.state, slots=tuple(slots))
         for slot in _open_slots(self.state):
             ready = slot.status is SlotStatus.ADMITTED
-            self.guarded.hold_again(
+            self.guarded.judge.hold_again(
                 slot.step, slot.call, ready=ready, begun=begun.get(slot.step, 0)
             )
 
@@ -601,7 +614,7 @@ class Drive:
 
     # ── driving ───────────────────────────────────────────────────────────────────────────────
 
-    async def _drive(self, opening: Sequence[Event], message: str | None) -> LoopResult:
+    async def _drive(self, opening: list[Event | Entry], message: str | None) -> LoopResult:
         run = self.run
         self.rules = Rules(
             max_consecutive_refused=run.refused_in_a_row,
@@ -611,9 +624,7 @@ class Drive:
         )
         run.begin_activity()
         try:
-            for event in opening:
-                run.record(event)
-            run.flush()
+            self._enter(opening)
             step = self._entry(message)
             if run.input_guards:
                 step = await self._guarded_entry(step)
@@ -632,6 +643,13 @@ class Drive:
             self._let_go()
             await self._release()
         return await self._finished(outcome)
+
+    def _enter(self, opening: list[Event | Entry]) -> None:
+        """Write how the drive begins to the log; a run that waits need not hold it then."""
+        for event in opening:
+            self.run.enter_in_log(event)
+        self.run.flush()
+        opening.clear()
 
     async def _guarded_entry(self, step: Step) -> Step:
         """The entry, unless an input guard refuses what users said: then the run is over."""
@@ -720,45 +738,47 @@ class Drive:
             begun=frozenset(self.keeper.begun),
         )
 
-    async def _obey(self, command: Command) -> MachineEvent | None:
+    def _obey(self, command: Command) -> Awaitable[MachineEvent | None]:
+        """What carries the command out, to be awaited."""
         match command:
             case AskModel(final=final):
-                return await self._ask_model(final=final)
+                compactor = self.compactor
+                if compactor is None:
+                    return self._asked(final=final)
+                return self._ask_model(compactor, final=final)
             case Classify(calls=calls):
-                return await self._classify(calls)
+                return self._classify(calls)
             case CheckAnswer(text=text):
-                return await self._check_answer(text)
+                return self._check_answer(text)
             case Execute(slots=slots):
-                return await self._execute(slots)
+                return self._execute(slots)
             case Readmit(slots=slots):
-                return await self._readmit(slots)
+                return self._readmit(slots)
             case AskPeople(requests=requests):
-                return await self._ask_people(requests)
+                return self._ask_people(requests)
             case Withdraw(slots=slots):
-                await self._withdraw(slots)
-                return None
+                return self._withdraw(slots)
             case Commit() | Finish():
                 raise ContractError("machine", "nothing is awaited for this command")
 
-    async def _ask_model(self, *, final: bool) -> MachineEvent:
-        if self.compactor is None:
-            return await self._asked(final=final)
-        if self.fresh and self.compactor.is_needed():
+    async def _ask_model(self, compactor: Compactor, *, final: bool) -> MachineEvent:
+        """Ask with a history that fits, and once more with a shorter one where it did not."""
+        if self.fresh and compactor.is_needed():
             await self._secure()
-        lost = await self.compactor.fit()
+        lost = await compactor.fit()
         if lost is not None:
             return TurnLost(outcome=lost, again=True)
         event = await self._asked(final=final)
         if not _is_overflow(event) or self.run.summariser is None:
             return event
-        lost = await self.compactor.shrink()
+        lost = await compactor.shrink()
         if lost is not None:
             return TurnLost(outcome=lost, again=True)
         return await self._asked(final=final)
 
     async def _asked(self, *, final: bool) -> MachineEvent:
         request = self._request(final=final)
-        reserved = self.guarded.reserve_turn(request, closing=final)
+        reserved = self.guarded.turns.reserve(request, closing=final)
         if isinstance(reserved, TurnResult):
             return _lost(reserved)
         try:
@@ -768,9 +788,9 @@ class Drive:
             if self.keeper.store is not None:
                 await self._save()
         except BaseException:
-            self.guarded.give_up_turn(reserved)
+            self.guarded.turns.give_up(reserved)
             raise
-        taken = await self.guarded.ask_turn(reserved, request, self.context)
+        taken = await self.guarded.turns.ask(reserved, request, self.context)
         if taken.turn is None:
             return _lost(taken)
         self.fresh = True
@@ -818,17 +838,17 @@ class Drive:
             self.keeper.append(notice)
 
     async def _classify(self, calls: tuple[IngestedCall, ...]) -> MachineEvent:
-        admit, offered, context = self.guarded.admit, self.offered, self.context
-        if self.guarded.asks_host:
+        admit, offered, context = self.guarded.judge.admit, self.offered, self.context
+        if self.guarded.judge.asks_host:
             # The response is paid for: whatever becomes of the host's checks, it is not lost.
             await self._secure()
-        before = self.run.mark() if self.guarded.asks_host else None
+        before = self.run.mark() if self.guarded.judge.asks_host else None
         admissions: list[Admission] = []
         most = self.guarded.max_batch
         for number, call in enumerate(calls, start=1):
             try:
                 if number > most and not call.cut:
-                    admissions.append(await self.guarded.refuse(call, _surplus(most)))
+                    admissions.append(await self.guarded.judge.refuse(call, _surplus(most)))
                 else:
                     admissions.append(await admit(call, offered, context))
             except Stopped as stop:
@@ -858,7 +878,7 @@ class Drive:
                 self._withdraw_request(admission.request)
         if run.interrupt_resumable and before is not None:
             run.go_back(before, [call.step for call in calls])
-            self.guarded.take_back((*admissions, *([stop.refused] if stop.refused else ())))
+            self.guarded.judge.take_back((*admissions, *([stop.refused] if stop.refused else ())))
         return self._interrupted(outcome)
 
     def _stop_for(self, stop: Stopped) -> Outcome:
@@ -879,7 +899,7 @@ class Drive:
                 admissions[slot.step] = self._unknown(slot)
             else:
                 try:
-                    admissions[slot.step] = await self.guarded.readmit(
+                    admissions[slot.step] = await self.guarded.judge.readmit(
                         slot.step, slot.call, slot.request, self.offered, self.context
                     )
                 except Stopped as stop:
@@ -904,7 +924,7 @@ class Drive:
             name, spec = slot.call.name, self.offered.get(slot.call.name)
             asked = slot.call.arguments if isinstance(slot.call.arguments, Mapping) else {}
             cosmetic = () if spec is None else spec.cosmetic
-            self.run.memory.doubts.add(fingerprint_of(name, asked, cosmetic))
+            self.run.memory.doubt(fingerprint_of(name, asked, cosmetic))
 
     def _close_doubtful(self, steps: AbstractSet[str]) -> None:
         """Record what was started and will never have a result: it counts as used.
@@ -939,8 +959,7 @@ class Drive:
         return Refused(output=OUTCOME_UNKNOWN)
 
     async def _execute(self, slots: tuple[Slot, ...]) -> MachineEvent:
-        self.cut.clear()
-        self.announced.clear()
+        self.cut, self.announced = _NONE, ()
         self.running = len(slots)
         rounds = (slots,) if not self.exclusive else _rounds(slots, self.exclusive)
         for slot in rounds[0][: self.run.contract.max_parallel]:
@@ -983,14 +1002,14 @@ class Drive:
 
     def _announce(self, slot: Slot) -> None:
         self.keeper.begun[slot.step] = self.keeper.begun.get(slot.step, 0) + 1
-        self.announced.add(slot.step)
+        self.announced = (*self.announced, slot.step)
 
     async def _run_slot(self, slot: Slot, *, beside: bool = False) -> ToolMessage:
         run, keeper = self.run, self.keeper
         if not run.is_interrupted() and slot.step not in self.announced:
             self._announce(slot)
             await self._save()
-        output = await self.guarded.run(
+        output = await self.guarded.execution.run(
             slot.step,
             slot.call,
             self.offered[slot.call.name],
@@ -1005,7 +1024,7 @@ class Drive:
             self._not_begun(slot)
             return result
         if output is CUT and run.interrupt_resumable:
-            self.cut.add(slot.step)
+            self.cut |= {slot.step}
             return result
         keeper.keep_result(result)
         self.fresh = True
@@ -1022,7 +1041,7 @@ class Drive:
             if not self.keeper.begun[step]:
                 del self.keeper.begun[step]
         if self.run.interrupt_resumable:
-            self.cut.add(step)
+            self.cut |= {step}
         else:
             self.run.drop(step)
 
@@ -1038,7 +1057,7 @@ class Drive:
                 continue
             slot = slots[request.request_id]
             try:
-                admission: Admission = await self.guarded.rule(
+                admission: Admission = await self.guarded.judge.rule(
                     slot.step, slot.call, request, decision, self.offered, self.context
                 )
             except Stopped as stop:
@@ -1067,10 +1086,10 @@ class Drive:
                 continue
             call = slots[request.request_id].call
             stopped = False
-            if self.guarded.asks_host:
+            if self.guarded.judge.asks_host:
                 await self._secure()
             try:
-                admission = await self.guarded.reconsider(call, request, self.offered)
+                admission = await self.guarded.judge.reconsider(call, request, self.offered)
             except Stopped as stop:
                 self._stop_for(stop)
                 admission, stopped = stop.refused, True
@@ -1105,7 +1124,7 @@ class Drive:
         """What was brought to the resume, else what the approver says, else that it is too late."""
         given = self.decisions.pop(request.request_id, None)
         if given is None and request.request_id not in self.unanswered:
-            given = await self.guarded.decide(request)
+            given = await self.guarded.judge.decide(request)
             if given is not None and self._remember_fault(given, request):
                 # Half of a decision is none.
                 given = None
@@ -1114,7 +1133,7 @@ class Drive:
                 request_id=request.request_id, verdict=Verdict.DENY, decided_by=_EXPIRED
             )
         if given is None:
-            self.unanswered.add(request.request_id)
+            self.unanswered |= {request.request_id}
         return given
 
     async def _secure(self) -> None:
@@ -1250,7 +1269,7 @@ class Drive:
                 self._withdraw_request(slot.request)
             arguments = slot.call.arguments if isinstance(slot.call.arguments, Mapping) else {}
             call = IngestedCall(step=slot.step, call=slot.call, arguments=arguments, raw=None)
-            await self.guarded.refuse(call, BATCH_REFUSED)
+            await self.guarded.judge.refuse(call, BATCH_REFUSED)
 
     def _record_end(self, outcome: Outcome) -> None:
         run, view = self.run, self.run.view()
@@ -1266,7 +1285,7 @@ class Drive:
             "output_tokens": view.output_tokens,
             "active_us": round(view.active_seconds * 1_000_000),
         }
-        run.record(Event(code=EventCode.RUN002O, subject=run.subject(), object=body))
+        run.enter_in_log(Entry(EventCode.RUN002O, run.subject(), body))
         run.flush()
 
     def _is_over(self) -> bool:
@@ -1383,7 +1402,7 @@ def _broken(error: AuditError | EmitterError | StoreError) -> Outcome:
             return failure("store", StopCode.STORE_FAILED, str(error), error.__cause__ or error)
 
 
-def _given(turn_input: TurnInput, guarded: GuardedRuntime) -> dict[str, Json]:
+def _given(turn_input: TurnInput, definitions: tuple[str, ...]) -> dict[str, Json]:
     """What the run was started with: kept, so that it can be taken up without the host's catalog.
 
     `definitions` are the digests of the tools as the runtime had them: what it has in another
@@ -1398,7 +1417,7 @@ def _given(turn_input: TurnInput, guarded: GuardedRuntime) -> dict[str, Json]:
         "model": turn_input.model,
         "limit": turn_input.max_output_tokens,
         "tools": tools,
-        "definitions": {spec.name: guarded.definition(spec) for spec in catalog},
+        "definitions": dict(zip(turn_input.offered, definitions, strict=True)),
     }
 
 
@@ -1443,5 +1462,5 @@ def _still_offered(given: Mapping[str, Any], guarded: GuardedRuntime) -> Sequenc
     return [
         guarded.tool_spec(spec.name) or spec
         for spec in specs
-        if guarded.definition(spec) == definitions[spec.name]
+        if guarded.judge.definition(spec) == definitions[spec.name]
     ]

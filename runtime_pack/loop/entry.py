@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Final, NotRequired, TypedDict, TypeVar
 
 from runtime_pack.approvals import Decision
@@ -102,17 +102,24 @@ class Entry:
     run: AgentTaskRun
     drive: Callable[[], Awaitable[LoopResult]]
 
-    async def go(self) -> LoopResult:
+    def go(self) -> Coroutine[None, None, LoopResult]:
         """Drive the run, if it is not being driven already.
 
         Raises:
-            ContractError: it is.
+            ContractError: it is; by the await.
         """
-        self.run.enter()
-        try:
-            return await self.drive()
-        finally:
-            self.run.leave()
+        return _driven(self.run, self.drive)
+
+
+async def _driven(run: AgentTaskRun, drive: Callable[[], Awaitable[LoopResult]]) -> LoopResult:
+    run.enter()
+    try:
+        begun = drive()
+        # A run may wait for hours: it need not hold what it was begun with.
+        del drive
+        return await begun
+    finally:
+        run.leave()
 
 
 def prepare_run(
@@ -139,18 +146,24 @@ def prepare_run(
     guarded.check_price(execute_turn_input.model)
     drive = Drive(guarded, execute_turn_input, checked_context(create_context), store)
 
-    async def start() -> LoopResult:
+    def start() -> Awaitable[LoopResult]:
         # Not before it is known that this drive is the only one.
         guarded.task_run.ledger.lower(TURNS, limit)
-        try:
-            async with claimed(store, guarded.task_run.id):
-                result = await drive.start()
-        except StoreError as error:
-            return _refused_result(guarded, guarded.task_run.id, error)
-        await _end_left(drive, store)
-        return result
+        return drive.start() if store is None else _stored(drive, store)
 
     return Entry(guarded.task_run, start)
+
+
+async def _stored(drive: Drive, store: RunStore) -> LoopResult:
+    """Drive a new run that a store keeps, if the store lets us."""
+    guarded = drive.guarded
+    try:
+        async with claimed(store, guarded.task_run.id):
+            result = await drive.start()
+    except StoreError as error:
+        return _refused_result(guarded, guarded.task_run.id, error)
+    await _end_left(drive, store)
+    return result
 
 
 def prepare_resume(
@@ -234,13 +247,11 @@ async def _told_by_other(
     return None
 
 
-async def _end_left(drive: Drive, store: RunStore | None) -> None:
+async def _end_left(drive: Drive, store: RunStore) -> None:
     """End the sub-runs that the drive left: nobody can take them up, and none is to wait for people.
 
     One that cannot be ended stays as it is: without its parent it does not go on.
     """
-    if store is None:
-        return
     ids = drive.left_behind()
     await _end_below(store, ids, "its parent has ended, or went on without it", drive.run.audit)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import attrs
@@ -55,6 +56,7 @@ class SaveStopped(StoreError):
     """The run was interrupted, and the store did not end within the grace that it then has."""
 
 
+_NOTHING: Final[Mapping[str, Json]] = MappingProxyType({})
 _LAST_SAVE_SECONDS: Final = 5.0
 _LABELLED: Final = (UserMessage, ToolMessage, AssistantMessage)
 
@@ -170,11 +172,15 @@ class Keeper:
     """
 
     def __init__(
-        self, run: AgentTaskRun, store: RunStore | None, given: Mapping[str, Json]
+        self,
+        run: AgentTaskRun,
+        store: RunStore | None,
+        given: Mapping[str, Json] | Callable[[], Mapping[str, Json]],
     ) -> None:
         self.run = run
         self.store = store
-        self.given = given
+        # What the run was started with; written out when it is saved, which most runs are not.
+        self._given = given
         self.messages: list[Message] = []
         # What the model is shown: the history, until a part of it is summed up.
         self.shown = self.messages
@@ -190,20 +196,28 @@ class Keeper:
         self.parent = run.parent
         # What its money is counted in, once that is known.
         self.currency = None if run.prices is None else run.prices.currency
-        self._granted: Mapping[str, Json] = {}
+        self._granted: Mapping[str, Json] = _NOTHING
         self.revision = 0
         self._rows: list[bytes] = []
         self._row_count = 0
         self._chain = EMPTY_CHAIN
         self._steps_saved = 0
-        self._burned_saved: set[str] = set()
+        self._burned_saved: set[str] | None = None
         self._addresses_saved = 0
-        self._saving = asyncio.Lock()
+        self._saving = None if store is None else asyncio.Lock()
         self._torn = False
+
+    @property
+    def given(self) -> Mapping[str, Json]:
+        """What the run was started with, as it is saved."""
+        if callable(self._given):
+            self._given = self._given()
+        return self._given
 
     def open(self, messages: Sequence[Message]) -> None:
         """Begin with the messages of a new run."""
-        self._row({"input": self.given})
+        if self.store is not None:
+            self._row({"input": self.given})
         for message in messages:
             self.append(message)
 
@@ -359,10 +373,10 @@ class Keeper:
             RunConflict: another process took the run up.
             StoreError: the store could not be written; `SaveStopped` if an interruption is why.
         """
-        store = self.store
-        if store is None:
+        store, saving = self.store, self._saving
+        if store is None or saving is None:
             return
-        async with self._saving:
+        async with saving:
             if self._torn:
                 raise StoreError("an earlier save of this run failed")
             # Until it is known that these rows are stored, no head may count them.
@@ -406,7 +420,7 @@ class Keeper:
             bodies.append({"compaction": self.compaction.to_json()})
         self._rows = [_encoded(body) for body in bodies]
         self.revision, self._steps_saved, self._row_count = 0, 0, 0
-        self._chain, self._burned_saved = EMPTY_CHAIN, set()
+        self._chain, self._burned_saved = EMPTY_CHAIN, None
         self._addresses_saved = 0
         head, rows = self._snapshot(state, outcome, self.run.seal)
         return SavedRun(run_id=self.run.id, revision=1, head=head, rows=rows)
@@ -420,6 +434,8 @@ class Keeper:
         while self._steps_saved < len(run.steps) and run.steps[self._steps_saved].ok is not None:
             self._rows.append(_encoded({"step": run.steps[self._steps_saved].to_json()}))
             self._steps_saved += 1
+        if self._burned_saved is None:
+            self._burned_saved = set()
         if len(run.burned) != len(self._burned_saved):
             fresh = sorted(run.burned - self._burned_saved)
             self._rows.append(_encoded({"burned": fresh}))

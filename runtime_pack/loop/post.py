@@ -58,6 +58,8 @@ async def leave_wish(store: RunStore, run_id: str, words: str) -> None:
 class PostBox:
     """The letters to one run. A store that keeps none costs nothing."""
 
+    __slots__ = ("_read", "_store", "run")
+
     def __init__(self, run: AgentTaskRun, store: RunStore | None) -> None:
         self.run = run
         self._store = as_shared(store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import attrs
@@ -126,6 +127,8 @@ class TurnInput:
     model: str | None = None
     max_output_tokens: int | None = None
     output_schema: Mapping[str, Json] | None = None
+    offered: Mapping[str, ToolSpec] = attrs.field(init=False, repr=False, eq=False)
+    """The catalog by name."""
     _output_check: Check | None = attrs.field(init=False, default=None, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
@@ -139,7 +142,7 @@ class TurnInput:
             raise ContractError(
                 "max_output_tokens", f"{limit!r} is not a whole number from 1 to 10**9"
             )
-        index_catalog(self.tool_catalog)
+        object.__setattr__(self, "offered", MappingProxyType(index_catalog(self.tool_catalog)))
         if self.output_schema is not None:
             try:
                 check = compile_schema(self.output_schema)

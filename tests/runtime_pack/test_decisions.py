@@ -165,7 +165,7 @@ def test_a4_the_guard_itself_refuses_a_request_of_another_hand(field: str) -> No
         guarded = stage.run.guard_runtime(inner)
         call = ToolCall(id="a", name="t:gate", arguments={"x": "1"})
         offered = {spec.name: spec for spec in stage.shelf.specs}
-        admission = await guarded.rule(
+        admission = await guarded.judge.rule(
             request.step, call, forged, said(request), offered, ExecutionContext()
         )
 
@@ -186,7 +186,7 @@ def test_an_approval_is_for_the_tool_as_it_was_defined() -> None:
         inner = create_agent_runtime(model=stage.model, tools=other.tools)
         offered = {spec.name: spec for spec in other.specs}
         call = ToolCall(id="a", name="t:gate", arguments={"x": "1"})
-        admission = await stage.run.guard_runtime(inner).rule(
+        admission = await stage.run.guard_runtime(inner).judge.rule(
             request.step, call, request, said(request), offered, ExecutionContext()
         )
 

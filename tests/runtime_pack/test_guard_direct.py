@@ -248,16 +248,16 @@ def test_only_a_held_step_runs() -> None:
     async def scenario() -> None:
         echo, gate = asked("t:echo", "s1"), asked("t:gate", "s2")
         with pytest.raises(ContractError):
-            await runtime.run("s1", echo.call, offered["t:echo"], HERE)
-        assert isinstance(await runtime.admit(gate, offered, HERE), Pending)
+            await runtime.execution.run("s1", echo.call, offered["t:echo"], HERE)
+        assert isinstance(await runtime.judge.admit(gate, offered, HERE), Pending)
         with pytest.raises(ContractError):
-            await runtime.run("s2", gate.call, offered["t:gate"], HERE)
-        assert isinstance(await runtime.admit(echo, offered, HERE), Admitted)
+            await runtime.execution.run("s2", gate.call, offered["t:gate"], HERE)
+        assert isinstance(await runtime.judge.admit(echo, offered, HERE), Admitted)
         with pytest.raises(ContractError):
-            await runtime.run("s1", gate.call, offered["t:gate"], HERE)
-        await runtime.run("s1", echo.call, offered["t:echo"], HERE)
+            await runtime.execution.run("s1", gate.call, offered["t:gate"], HERE)
+        await runtime.execution.run("s1", echo.call, offered["t:echo"], HERE)
         with pytest.raises(ContractError):
-            await runtime.run("s1", echo.call, offered["t:echo"], HERE)
+            await runtime.execution.run("s1", echo.call, offered["t:echo"], HERE)
 
     asyncio.run(scenario())
 
@@ -274,9 +274,9 @@ def test_what_is_not_what_was_judged_does_not_run() -> None:
     )
 
     async def scenario() -> None:
-        await runtime.admit(asked, {spec.name: spec for spec in shelf.specs}, HERE)
+        await runtime.judge.admit(asked, {spec.name: spec for spec in shelf.specs}, HERE)
         given["x"] = "swapped"
-        output = await runtime.run("s1", asked.call, shelf.specs[0], HERE)
+        output = await runtime.execution.run("s1", asked.call, shelf.specs[0], HERE)
 
         assert (output.code, output.executed) == ("POLICY_ERROR", "no")
 
@@ -379,7 +379,7 @@ def test_a_check_that_was_added_is_asked(way: str) -> None:
     guarded_ = run.guard_runtime(runtime)
     spec = ToolShelf().add("t:x").specs[0]
     ingested = ingest_call(ToolCall(id="a", name="t:x", arguments={}), step="t1c1", taken={})
-    admission = asyncio.run(guarded_.admit(ingested, {"t:x": spec}, HERE))
+    admission = asyncio.run(guarded_.judge.admit(ingested, {"t:x": spec}, HERE))
 
     assert isinstance(admission, Refused)
     assert admission.output.code == "MINE"

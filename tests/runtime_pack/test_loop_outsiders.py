@@ -592,12 +592,14 @@ def test_a_request_whose_arguments_are_not_those_of_its_digest_is_refused() -> N
         runtime = run.guard_runtime(inner)
         offered = {spec.name: spec for spec in shelf.specs}
         call = ingest_call(WITH_X.calls[0], step="t1c1", taken={})
-        pending = await runtime.admit(call, offered, ExecutionContext())
+        pending = await runtime.judge.admit(call, offered, ExecutionContext())
         assert isinstance(pending, Pending)
         other = attrs.evolve(pending.request, arguments={"x": "other"})
         word = Decision(request_id=other.request_id, verdict=Verdict.APPROVE, decided_by="me")
 
-        ruled = await runtime.rule("t1c1", call.call, other, word, offered, ExecutionContext())
+        ruled = await runtime.judge.rule(
+            "t1c1", call.call, other, word, offered, ExecutionContext()
+        )
 
         assert isinstance(ruled, Refused)
         assert ruled.output.code == "POLICY_ERROR"

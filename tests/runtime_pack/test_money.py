@@ -609,10 +609,10 @@ def test_what_is_not_asked_gives_its_money_back(tmp_path: Path) -> None:
     guarded = stage.run.guard_runtime(create_agent_runtime(model=stage.model))
 
     async def stopped() -> None:
-        reserved = guarded.reserve_turn(request)
+        reserved = guarded.turns.reserve(request)
         assert isinstance(reserved, Reserved)
         stage.run.cancel("no")
-        await guarded.ask_turn(reserved, request, ExecutionContext())
+        await guarded.turns.ask(reserved, request, ExecutionContext())
 
     asyncio.run(stopped())
     assert dict(stage.run.view().reserved) == {}
@@ -784,10 +784,10 @@ def test_a_call_that_is_not_what_was_judged_is_free() -> None:
         asked = ingest_call(
             ToolCall(id="a", name="t:a", arguments={"x": "1"}), step="t1c1", taken={}
         )
-        await guarded.admit(asked, {"t:a": spec}, ExecutionContext())
+        await guarded.judge.admit(asked, {"t:a": spec}, ExecutionContext())
         assert stage.run.view().reserved[COST] == 10_000
         swapped = ToolCall(id="a", name="t:a", arguments={"x": "2"})
-        output = await guarded.run("t1c1", swapped, spec, ExecutionContext())
+        output = await guarded.execution.run("t1c1", swapped, spec, ExecutionContext())
         assert output.code == CallCode.POLICY_ERROR
 
     asyncio.run(main())
