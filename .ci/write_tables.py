@@ -78,6 +78,7 @@ def contract() -> str:
     rows = (
         (f"`{field.name}`", default(getattr(made, field.name)), meanings[field.name])
         for field in attrs.fields(TaskContract)
+        if field.init
     )
     return table(("field", "default", "meaning"), rows)
 

@@ -894,6 +894,9 @@ def _settle(
     if admitted:
         running = Executing(barren=barren, text=text, slots=slots, kept=kept)
         return Step(running, (Execute(slots=admitted),))
+    if isinstance(state, Executing) and not misbehaving and all(slot.ran for slot in slots):
+        # Most batches: every call was admitted and has run.
+        return _next_turn(rules, 0, (Commit(messages=_batch_messages(state, slots)),))
     requests = _requests(slots)
     if requests:
         waiting = Waiting(barren=barren, text=text, slots=slots, kept=kept)

@@ -58,6 +58,9 @@ class SourceValue:
     flag: SourceFlag | None
 
 
+_NO_SOURCE: Final = SourceValue(text="none", flag=None)
+
+
 def _percent(found: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in found[0].encode())
 
@@ -125,13 +128,13 @@ def _shortened(text: str) -> str:
 def source_value(source: str | None) -> SourceValue:
     """The `source` of a block for any string; `none` when there is no address."""
     if source is None:
-        return SourceValue(text="none", flag=None)
-    if _PLAIN.fullmatch(source) and not _SUSPECT.search(source):
-        return SourceValue(text=source, flag=None)
+        return _NO_SOURCE
     return _known_value(source) if len(source) <= _KNOWN_CHARS else _value(source)
 
 
 def _value(source: str) -> SourceValue:
+    if _PLAIN.fullmatch(source) and not _SUSPECT.search(source):
+        return SourceValue(text=source, flag=None)
     text = replace_surrogates(source).strip(_EDGES).translate(_BREAKS)
     found = _SCHEME.fullmatch(text)
     scheme, rest = (found[1].lower(), found[2]) if found else ("", text)
@@ -150,12 +153,14 @@ _known_value = functools.lru_cache(maxsize=256)(_value)
 
 def time_value(retrieved_at: str | datetime | None) -> str:
     """UTC time as `2025-01-31T12:00:00Z`, or the word `invalid`."""
+    if retrieved_at is None:
+        return INVALID_TIME
     if isinstance(retrieved_at, datetime):
         if retrieved_at.tzinfo is None:
             return INVALID_TIME
         moment = retrieved_at.astimezone(UTC).replace(tzinfo=None)
         return moment.isoformat(timespec="microseconds" if moment.microsecond else "seconds") + "Z"
-    if retrieved_at is None or not _TIME.fullmatch(retrieved_at):
+    if not _TIME.fullmatch(retrieved_at):
         return INVALID_TIME
     try:
         datetime.fromisoformat(retrieved_at)

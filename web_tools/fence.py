@@ -445,9 +445,9 @@ def fence_text(text: str, *, meta: FenceMeta, nonces: NonceBook) -> str:
     data = _inert(text)
     if data is None:
         return fence(text, meta=meta, nonces=nonces).text
-    source, time = _fence_source.source_value(meta.source).text, meta.retrieved_at
-    time, revision, shown = _fence_source.time_value(time), _revision(data), len(text)
-    runs = _fence_nonce.hex_runs({text, meta.source or "", source})
+    source, revision = _fence_source.source_value(meta.source).text, _revision(data)
+    time, shown = _fence_source.time_value(meta.retrieved_at), len(text)
+    runs = _fence_nonce.hex_runs((text, meta.source or "", source))
     nonce = nonces.issue((*runs, revision))
     total = shown + meta.dropped_chars
     attributes = _written(meta.kind, source, time, revision, shown, total)

@@ -74,7 +74,7 @@ from runtime_pack.records import (
     step_refused,
 )
 from runtime_pack.remembered import RememberedRule
-from runtime_pack.repeats import Stuck, fingerprint, fingerprint_of
+from runtime_pack.repeats import Recorded, Stuck, fingerprint, fingerprint_of
 from runtime_pack.seal import check_request, seal_request
 
 __all__ = ("Judge",)
@@ -194,12 +194,14 @@ class Judge:
         if refused is not None:
             return await self._refuse(call, refused)
         spec = offered[call.call.name]
-        repeated = await self._repeated(call, spec, digest)
-        if repeated is not None:
-            return repeated
-        refused = await self._preflight(spec.name, call.arguments, inside)
-        if refused is not None:
-            return await self._refuse(call, refused)
+        again = self._circle(call, spec, digest)
+        if again is not None:
+            return await self._repeated(call, again)
+        # Of most calls it is known that nobody is asked: nothing is made that would be awaited.
+        if self._asked_first is not None:
+            refused = await self._preflight(spec.name, call.arguments, inside)
+            if refused is not None:
+                return await self._refuse(call, refused)
         verdict = await self._class_of(spec, call.arguments)
         if verdict.approval_class is ApprovalClass.DENY:
             return await self._refuse(call, _denied(verdict), verdict=verdict)
@@ -342,8 +344,8 @@ class Judge:
             return refusal(spec.invalid_code, text, retryable=ours, details={"faults": shown})
         return None
 
-    async def _repeated(self, call: IngestedCall, spec: ToolSpec, digest: str) -> Refused | None:
-        """A call that goes in a circle: answered from the record, or the end of the run.
+    def _circle(self, call: IngestedCall, spec: ToolSpec, digest: str) -> Recorded | Stuck | None:
+        """What a call that goes in a circle comes to; None for every other, which is remembered.
 
         A caller that is no model may ask as often as it likes: it is not told what to do instead.
         """
@@ -358,7 +360,10 @@ class Judge:
         again = None if spec.poll else repeats.judge(asked, call.step, self._run.burned)
         if again is None:
             repeats.note(asked, call.step, call.call.id)
-            return None
+        return again
+
+    async def _repeated(self, call: IngestedCall, again: Recorded | Stuck) -> Refused:
+        """The call is answered from the record, or it ends the run."""
         if isinstance(again, Stuck):
             return attrs.evolve(await self._refuse(call, _CIRCLE), stuck=True)
         text = f"{_SAME.text}\n{again.text}"

@@ -22,6 +22,7 @@ class Leftovers:
 
     def crowd(self, *, exclusive: bool) -> bool:
         """Whether something still runs beside which a call must not: an exclusive one runs alone."""
-        if self._left:
-            self._left = [(over, alone) for over, alone in self._left if not over()]
+        if not self._left:
+            return False
+        self._left = [(over, alone) for over, alone in self._left if not over()]
         return any(exclusive or alone for _, alone in self._left)
