@@ -9,14 +9,13 @@ UAX 9 for embeddings and isolates.
 """
 
 import functools
-import itertools
 import re
 from collections.abc import Iterator
 from typing import Final
 
 import attrs
 
-from web_tools import _visible_tables
+from web_tools import _visible_quick, _visible_tables
 from web_tools._visible_edits import Span, Step
 
 __all__ = (
@@ -36,15 +35,11 @@ REPLACEMENT: Final = "\ufffd"
 ASCII_CONTROLS: Final = bytes({*range(0x20), 0x7F} - {*b"\t\n\r"})
 """What S1 removes from ASCII, wherever it stands."""
 
-# UTF-8 of what S1 removes beyond ASCII: C1, LS and PS, the ends of noncharacters (and of a few
+# UTF-8 of what S1 removes beyond ASCII, LS and PS apart: C1, the ends of noncharacters (and of a few
 # characters that end alike), the block of FDD0.
 _C1: Final = re.compile(rb"\xc2[\x80-\x9f]")
 _NONCHARACTER_ENDS: Final = (b"\xbf\xbe", b"\xbf\xbf")
-_OTHER_CONTROLS: Final = (b"\xe2\x80\xa8", b"\xe2\x80\xa9", b"\xef\xb7", *_NONCHARACTER_ENDS)
-_WIDE_LEADS: Final = (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4")
-# UTF-8 of what S2 may remove beyond the basic plane: E0000 to E0FFF, the musical and shorthand
-# controls, the Khitan filler.
-_WIDE_SUSPECTS: Final = (b"\xf3\xa0", b"\xf0\x9d\x85", b"\xf0\x9b\xb2", b"\xf0\x96\xbf\xa4")
+_OTHER_CONTROLS: Final = (b"\xef\xb7", *_NONCHARACTER_ENDS)
 
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
@@ -111,13 +106,7 @@ _COMMON: Final = (
     (b"ANA", b"AkA"),
 )
 _REGION_CHARS: Final = 2_000
-# Below one invisible code point in so many characters, each is judged by its neighbours alone.
-_SPARSE: Final = 40
 _REACH: Final = 3
-# What is judged by its line or by a longer sequence, never by neighbours alone.
-_LINE_WIDE: Final = frozenset(
-    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\U000e007f"
-)
 
 _DIRECTIONAL: Final = re.compile(b"[MOIpqX]")
 _EMBEDDING: Final = re.compile(b"[OIpqX]")
@@ -168,24 +157,12 @@ def _decoded(text: str) -> tuple[str, bytes]:
 
 
 @functools.cache
-def _suspects(*, wide: bool) -> re.Pattern[str]:
-    """Runs of code points that S2 may remove; *wide* looks beyond the basic plane as well.
-
-    Each range beyond the basic plane is tried on every character.
-    """
-    table = _visible_tables.fold_table()
-    last = _visible_tables.TABLE_SIZE if wide else 0x10000
-    return re.compile(
-        f"[{_visible_tables.character_class(_visible_tables.INVISIBLE, table, last)}]+"
+def _suspects() -> re.Pattern[str]:
+    """Runs of code points that S2 may remove."""
+    hidden = _visible_tables.character_class(
+        _visible_tables.INVISIBLE, _visible_tables.fold_table()
     )
-
-
-@functools.cache
-def _basic_suspects() -> re.Pattern[str]:
-    """What S1 or S2 may remove in the basic plane."""
-    table = _visible_tables.fold_table()
-    wanted = _visible_tables.INVISIBLE + _visible_tables.CONTROL
-    return re.compile(f"[{_visible_tables.character_class(wanted, table, 0x10000)}]")
+    return re.compile(f"[{hidden}]+")
 
 
 def _is_plain(text: str, data: bytes) -> bool:
@@ -194,10 +171,7 @@ def _is_plain(text: str, data: bytes) -> bool:
         return False
     if text.isascii():
         return len(data.translate(None, ASCII_CONTROLS)) == len(data)
-    if _basic_suspects().search(text):
-        return False
-    beyond = any(lead in data for lead in _WIDE_LEADS)
-    return not (beyond and any(part in data for part in (*_WIDE_SUSPECTS, *_NONCHARACTER_ENDS)))
+    return not _visible_quick.has_suspects(data) and not _may_have_controls(text, data)
 
 
 def _may_have_controls(text: str, data: bytes) -> bool:
@@ -206,7 +180,9 @@ def _may_have_controls(text: str, data: bytes) -> bool:
         return True
     if "\r" in text and text.count("\r") != text.count("\r\n"):
         return True
-    return _C1.search(data) is not None or any(end in data for end in _OTHER_CONTROLS)
+    if "\u2028" in text or "\u2029" in text or _C1.search(data):
+        return True
+    return any(end in data for end in _OTHER_CONTROLS)
 
 
 def _found(pattern: re.Pattern[str], replacement: str, text: str) -> Iterator[Span]:
@@ -307,15 +283,11 @@ def _classes(text: str) -> bytes:
     return plain
 
 
-def _sparse_removable(text: str, places: list[int]) -> list[tuple[int, int]]:
-    """The same for few places that look at their neighbours only."""
-    spans: list[tuple[int, int]] = []
-    for place in places:
-        start = max(place - _REACH, 0)
-        classes = _classes(text[start : place + _REACH])
-        if _REMOVABLE.match(classes, place - start):
-            spans.append((place, place + 1))
-    return spans
+def _is_removed(around: str, place: int) -> bool:
+    """The same for one that looks at its neighbours only."""
+    start = max(place - _REACH, 0)
+    classes = _classes(around[start : place + _REACH])
+    return _REMOVABLE.match(classes, place - start) is not None
 
 
 def _without(text: str, spans: list[tuple[int, int]]) -> str:
@@ -325,22 +297,8 @@ def _without(text: str, spans: list[tuple[int, int]]) -> str:
     return "".join([text[start:end] for start, end in kept])
 
 
-def _few_places(text: str, suspects: re.Pattern[str]) -> list[int] | None:
-    """Offsets of the invisible code points, if they are few and look at their neighbours only."""
-    limit = len(text) // _SPARSE
-    runs = list(itertools.islice(suspects.finditer(text), limit + 1))
-    if len(runs) > limit or sum(len(run[0]) for run in runs) > limit:
-        return None
-    if any(not _LINE_WIDE.isdisjoint(run[0]) for run in runs):
-        return None
-    return [place for run in runs for place in range(run.start(), run.end())]
-
-
 def _explained(text: str, suspects: re.Pattern[str]) -> str:
     """Whole lines without what no context explains."""
-    places = _few_places(text, suspects)
-    if places is not None:
-        return _without(text, _sparse_removable(text, places))
     classes = _classes(text)
     spans = [found.span() for found in _REMOVABLE.finditer(classes)]
     hidden = len(classes) - len(classes.translate(None, _HIDDEN.encode()))
@@ -366,7 +324,7 @@ def _regions(text: str, suspects: re.Pattern[str]) -> Iterator[tuple[int, int]]:
 
 
 def _removals(text: str) -> Iterator[Span]:
-    for start, end in _regions(text, _suspects(wide=True)):
+    for start, end in _regions(text, _suspects()):
         for found in _REMOVABLE.finditer(_classes(text[start:end])):
             yield start + found.start(), start + found.end(), ""
 
@@ -374,14 +332,23 @@ def _removals(text: str) -> Iterator[Span]:
 def remove_invisibles(text: str) -> Step:
     """S2: the text without invisible code points that no context explains."""
     data = text.encode()
-    suspects = _suspects(wide=any(start in data for start in _WIDE_SUSPECTS))
+    judged = _visible_quick.judged_one_by_one(data, functools.lru_cache(4_096)(_is_removed))
+    if judged is None:
+        data = _visible_quick.without_runs_in_ascii(data)
+        judged = _visible_quick.judged_by_words(data, _judged_in_lines)
+    after = _judged_in_lines(data.decode()) if judged is None else judged.decode()
+    return Step(name="invisibles", before=text, after=after, find=_removals)
+
+
+def _judged_in_lines(text: str) -> str:
+    suspects = _suspects()
     pieces: list[str] = []
     done = 0
     for start, end in _regions(text, suspects):
         pieces += (text[done:start], _explained(text[start:end], suspects))
         done = end
     pieces.append(text[done:])
-    return Step(name="invisibles", before=text, after="".join(pieces), find=_removals)
+    return "".join(pieces)
 
 
 def make_visible(text: str) -> VisibleText:
