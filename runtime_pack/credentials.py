@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Final
 
 from runtime_pack.errors import ContractError, StateRefused, StoreError
+from runtime_pack.policy_file import CredentialSource
 from web_tools.contract.credentials import check_credential, check_name
 
-__all__ = ("KEY_VARIABLE", "EncryptedCredentials")
+__all__ = ("KEY_VARIABLE", "EncryptedCredentials", "PolicyCredentials")
 
 KEY_VARIABLE: Final = "RUNTIME_PACK_CREDENTIALS_KEY"
 """32 bytes in base64; takes the place of the key file."""
@@ -164,6 +165,24 @@ class EncryptedCredentials:
             yield
         finally:
             os.close(handle)
+
+
+class PolicyCredentials:
+    """The credentials that a policy file names, by variable or file."""
+
+    def __init__(self, sources: Mapping[str, CredentialSource]) -> None:
+        self._sources = dict(sources)
+
+    def find(self, name: str) -> str | None:
+        """The credential; None when the file does not name it, or nothing is in its place."""
+        source = self._sources.get(name)
+        try:
+            return None if source is None else source.read()
+        except ContractError:
+            return None
+
+    def __repr__(self) -> str:
+        return f"PolicyCredentials({sorted(self._sources)})"
 
 
 def _cannot(done: str, error: OSError) -> StoreError:

@@ -13,7 +13,7 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus
 import attrs
 
 from egress.decision import DenyReason
-from egress.errors import EgressDenied, EgressError, Stopped
+from egress.errors import DeadlineExceeded, EgressDenied, EgressError, Stopped
 from web_tools.errors import ProviderFault, SearchProviderError, WebErrorCode, WebToolError
 
 __all__ = ("Failure", "bad_answer", "failure_of", "holds_any", "words_of")
@@ -101,6 +101,8 @@ def _judge(error: BaseException, *, expired: bool) -> tuple[ProviderFault, bool]
         return ProviderFault.DEADLINE, True
     if isinstance(error, SearchProviderError):
         return error.fault, error.retryable
+    if isinstance(error, DeadlineExceeded):
+        return ProviderFault.DEADLINE, True
     if isinstance(error, EgressDenied):
         return ProviderFault.NOT_REACHABLE, False
     if isinstance(error, Stopped):

@@ -308,11 +308,24 @@ async def _refused_credential_ends_the_call(bench: _Bench) -> None:
 
 async def _statuses_are_failures(bench: _Bench) -> None:
     bench.needs_requests()
+    headers = (("location", "https://www.example.org/other"),)
     for status in _STATUSES:
-        headers = (("location", "https://www.example.org/other"),)
-        body = f"<html>{_KEY} {_QUERY}</html>"
-        answer = ApiAnswer(status=status, headers=headers, body=body)
-        _is_quiet(await bench.failure(answer, f"status {status}"), f"status {status}")
+        for body in (f"<html>{_KEY} {_QUERY}</html>", '{"results": []}'):
+            answer = ApiAnswer(status=status, headers=headers, body=body)
+            _is_quiet(await bench.failure(answer, f"status {status}"), f"status {status}")
+
+
+async def _statuses_with_rows_are_failures(bench: _Bench) -> None:
+    bench.needs_requests()
+    answering = bench.answering(_rows(2))
+    for status in _STATUSES:
+        outcome, _ = await bench.run(_with_status(answering, status))
+        if outcome.error is None:
+            raise _Broken(f"status {status} with rows was taken for an answer")
+
+
+def _with_status(script: Callable[[Sent], ApiAnswer], status: int) -> Callable[[Sent], ApiAnswer]:
+    return lambda sent: attrs.evolve(script(sent), status=status)
 
 
 async def _other_shapes_are_failures(bench: _Bench) -> None:
@@ -454,6 +467,7 @@ _RULES: Final[dict[str, _Rule]] = {
     "one_credential_name": _one_credential_name,
     "refused_credential_ends_the_call": _refused_credential_ends_the_call,
     "statuses_are_failures": _statuses_are_failures,
+    "statuses_with_rows_are_failures": _statuses_with_rows_are_failures,
     "other_shapes_are_failures": _other_shapes_are_failures,
     "long_body_is_a_failure": _long_body_is_a_failure,
     "broken_connection_is_a_failure": _broken_connection_is_a_failure,

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from runtime_pack import CredentialSource
 from runtime_pack.cli.credential import command
-from runtime_pack.credentials import KEY_VARIABLE, EncryptedCredentials
+from runtime_pack.credentials import KEY_VARIABLE, EncryptedCredentials, PolicyCredentials
 from runtime_pack.errors import ContractError, StateRefused, StoreError
 from web_tools.errors import InvalidSetup
 
@@ -154,6 +155,21 @@ def test_a_store_has_a_bound(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         store.put("one-more", "x")
     store.put("n0", "y")
+
+
+def test_a_policy_file_names_where_a_credential_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By variable or file; what is not there is none, and nothing of it is shown."""
+    monkeypatch.setenv("ACME_KEY", VALUE)
+    given = {
+        "search.apiKey": CredentialSource(env="ACME_KEY"),
+        "other": CredentialSource(file=tmp_path / "none"),
+    }
+    source = PolicyCredentials(given)
+
+    assert [VALUE, None, None] == [source.find(n) for n in ("search.apiKey", "other", "third")]
+    assert VALUE not in repr(source)
 
 
 # ── the command ───────────────────────────────────────────────────────────────────────────────

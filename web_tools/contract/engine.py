@@ -19,6 +19,7 @@ from web_tools.contract.agents import AgentProfiles
 from web_tools.contract.daily_cap import DailyCap
 from web_tools.contract.options import SearchCall
 from web_tools.contract.provider import SearchContext, SearchProvider
+from web_tools.contract.recent import RecentAnswers
 from web_tools.contract.results import DropReason, rows_of
 from web_tools.contract.settings import Settings, SettingsByAgent
 from web_tools.errors import (
@@ -28,7 +29,7 @@ from web_tools.errors import (
     WebToolError,
 )
 
-__all__ = ("TOOL_NAME", "Answer", "SearchEngine", "SearchRecord")
+__all__ = ("TOOL_NAME", "Answer", "Desk", "SearchEngine", "SearchRecord")
 
 TOOL_NAME: Final = "web.search"
 _LOG: Final = logging.getLogger("web_tools")
@@ -103,6 +104,13 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
+def _question(call: SearchCall) -> tuple[object, ...]:
+    """All that makes it another question; of freshness the duration, for its instant moves on."""
+    options = call.options
+    duration = None if options.freshness is None else options.freshness.duration
+    return call.query, options.count, options.site, duration
+
+
 class SearchEngine:
     """A back end with the operator's settings. It holds no connection between calls."""
 
@@ -116,9 +124,12 @@ class SearchEngine:
         on_search: Callable[[SearchRecord], object] | None = None,
         clock: Callable[[], datetime] = _now,
         timeout_seconds: float = 30.0,
+        same_answer_seconds: float = 0.0,
         wires: Wires | None = None,
     ) -> None:
         """See `create_web_search_tool`, which makes one."""
+        if provider.origins is None:
+            _LOG.info("%s names no origins: it may reach every public host", provider.name)
         self.provider = provider
         self.clock = clock
         self._settings = settings
@@ -128,6 +139,7 @@ class SearchEngine:
         self._timeout_seconds = timeout_seconds
         self._wires = wires
         self._cap = DailyCap()
+        self._recent = RecentAnswers[Answer](same_answer_seconds)
 
     def used(self, agent: str) -> int:
         """Calls of *agent* that count today."""
@@ -163,6 +175,10 @@ class SearchEngine:
             WebToolError: WEB_SEARCH_PROVIDER_ERROR; the back end failed. The call counts.
         """
         settings = self._settings.of(agent)
+        key = (agent, _question(call))
+        known = self._recent.find(key, now=now)
+        if known is not None:
+            return known
         place = self._cap.reserve(agent, limit=settings.max_per_day, now=now)
         if place is None:
             text = (
@@ -188,7 +204,9 @@ class SearchEngine:
             self.tell(agent, failure=str(error.detail))
             raise
         given = frozenset(credentials.given)
-        return Answer(rows=rows, settings=settings, secrets=given, received_at=self.clock())
+        fresh = Answer(rows=rows, settings=settings, secrets=given, received_at=self.clock())
+        self._recent.keep(key, fresh, now=now)
+        return fresh
 
     async def _answer(
         self, call: SearchCall, context: SearchContext, credentials: _OfAgent

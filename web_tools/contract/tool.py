@@ -108,6 +108,7 @@ def create_web_search_tool(
     agents: AgentProfiles | None = None,
     clock: Callable[[], datetime] = _now,
     timeout_seconds: float = 30.0,
+    same_answer_seconds: float = 0.0,
     wires: Wires | None = None,
 ) -> WebSearchTool:
     """The tool `web.search` over *provider*.
@@ -122,6 +123,8 @@ def create_web_search_tool(
         agents: Who may search; None leaves that to the host's own rules.
         clock: The time of day, with a zone.
         timeout_seconds: The longest a back end may take.
+        same_answer_seconds: For how long the same question of the same agent gets the same rows,
+            without a request and without counting. Off by default.
         wires: Resolver and transport of tests.
 
     Raises:
@@ -137,6 +140,7 @@ def create_web_search_tool(
         on_search=on_search,
         clock=clock,
         timeout_seconds=timeout_seconds,
+        same_answer_seconds=same_answer_seconds,
         wires=wires,
     )
     return WebSearchTool(engine)

@@ -14,6 +14,7 @@ from egress.request import Response
 from egress.url import Target
 from web_tools.contract.provider import SearchProvider, SearchRow
 from web_tools.contract.sites import is_under
+from web_tools.contract.snippets import INLINE_TAGS
 from web_tools.errors import InvalidSetup
 from web_tools.providers._ask import (
     Adapter,
@@ -106,6 +107,6 @@ def _inner(element: ET.Element | None) -> str:
         return element.text or ""
     parts = [text(element.text) or ""]
     for child in element:
-        parts += [f"<{child.tag}>", text("".join(child.itertext())) or "", f"</{child.tag}>"]
-        parts.append(text(child.tail) or "")
+        gap = "" if child.tag in INLINE_TAGS else " "
+        parts += [gap, text("".join(child.itertext())) or "", gap, text(child.tail) or ""]
     return "".join(parts)
