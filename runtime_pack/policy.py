@@ -372,7 +372,7 @@ def _applies(rule: ToolRule, arguments: Mapping[str, Json]) -> bool | None:
     try:
         # A copy for each: what one rule does to it, neither the next rule nor the tool sees.
         answer = rule.when(orjson.loads(orjson.dumps(arguments)))
-    except (KeyboardInterrupt, SystemExit):
+    except KeyboardInterrupt:
         raise
     # The host's code: whatever it raises, the call is denied.
     except BaseException as error:  # noqa: BLE001

@@ -19,7 +19,7 @@ from runtime_pack.events import Event, EventType
 from runtime_pack.fault_log import log_fault
 from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.guard.sub_runs import CallWaits
-from runtime_pack.guard.task_run import Held, TaskRun
+from runtime_pack.guard.task_run import Held, HostExit, TaskRun
 from runtime_pack.labels import CLEAN, Integrity, Label, join
 from runtime_pack.ledger import Shortfall
 from runtime_pack.machine import refusal
@@ -333,7 +333,8 @@ class Execution:
         # The host's code: a tool that raises is a tool error, never the end of the run.
         except BaseException as error:  # noqa: BLE001
             log_fault(f"the tool {spec.name}", error, run=run.id)
-            text = f"The tool failed ({type(error).__name__})."
+            kind = "SystemExit" if isinstance(error, HostExit) else type(error).__name__
+            text = f"The tool failed ({kind})."
             return refusal(CallCode.TOOL_ERROR, text, executed=Executed.UNKNOWN)
         finally:
             if watch is not None:

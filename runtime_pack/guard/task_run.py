@@ -70,7 +70,7 @@ from runtime_pack.remembered import Memory, RememberedRule
 from runtime_pack.repeats import Repeats, Seen
 from runtime_pack.seal import Seal
 
-__all__ = ("GRACE_SECONDS", "Held", "Mark", "TaskRun", "Told", "checked_id")
+__all__ = ("GRACE_SECONDS", "Held", "HostExit", "Mark", "TaskRun", "Told", "checked_id")
 
 _MODES: Final = ("now", "after_step")
 _SHORTEST_ALARM_SECONDS: Final = 0.01
@@ -134,6 +134,10 @@ class Mark:
     rules: tuple[RememberedRule, ...]
 
 
+class HostExit(Exception):
+    """The host's code raised `SystemExit`: a failure of that code, and not the end of the process."""
+
+
 class Scope:
     """A task of the host's code that can be stopped: it is cancelled, once, and then left behind.
 
@@ -181,7 +185,10 @@ class Scope:
         """Wake who waits in the same turn of the event loop in which the work ends."""
         try:
             return await work
-        except (KeyboardInterrupt, SystemExit):
+        except SystemExit as error:
+            # It would end the event loop, and with it runs of others.
+            raise HostExit from error
+        except KeyboardInterrupt:
             if self._task is None:
                 # The first step is taken inside its caller; what ends the process ends the loop.
                 with contextlib.suppress(asyncio.CancelledError):

@@ -37,7 +37,6 @@ _ITS_OWN: Final = (
     AuditError,
     EmitterError,
     KeyboardInterrupt,
-    SystemExit,
     GeneratorExit,
     asyncio.CancelledError,
     ModelRequestError,

@@ -103,7 +103,7 @@ class Compactor:
         before = self._size()
         try:
             self._replace(parts, given.text, max(int(limit * _SUMMARY), _LEAST_SUMMARY_BYTES))
-        except (KeyboardInterrupt, SystemExit):
+        except KeyboardInterrupt:
             raise
         # The host's frame: a summary that could not be fenced is shown to no model.
         except BaseException as error:  # noqa: BLE001
