@@ -13,8 +13,10 @@ from typing import Final
 _INTERRUPTED: Final = 130
 
 try:
+    import errno
     import importlib
     import io
+    import os
 
     import click
 
@@ -82,7 +84,21 @@ def main() -> None:
     # What the pack raises on purpose is told in a line; anything else is a fault of ours.
     except RuntimePackError as error:
         sys.exit(_told(click.ClickException(str(error))))
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        sys.exit(_full(error))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+# A disk that is full, a quota, a limit of the file's size, a device that fails.
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+
+def _full(error: OSError) -> int:
+    """Help is written by click, into a buffer: what is left in it would fail once more at the exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return _told(click.ClickException(f"nothing more can be written ({error.strerror})"))
 
 
 def _told(error: click.ClickException) -> int:

@@ -643,3 +643,20 @@ runpy.run_module("runtime_pack.cli", run_name="__main__")
 
     assert (done.returncode, done.stdout) == (130, b"")
     assert b"Traceback" not in done.stderr
+
+
+def test_help_that_cannot_be_written_is_a_failure() -> None:
+    """It is written by another hand than ours, and fails as ours does: no traceback."""
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "runtime_pack.cli", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+            cwd=ROOT,
+            env=environment(),
+            timeout=60,
+        )
+
+    assert done.returncode == 1
+    assert done.stderr.decode() == "Error: nothing more can be written (No space left on device)\n"
