@@ -157,8 +157,13 @@ class PolicyFile:
             workspace_allowlist=self.workspace_allow,
             task_allowlist=self.task_allow,
             preset=self.preset,
-            policy=PolicyRef(id=self.id, version=self.version, sha256=self.sha256),
+            policy=self.ref,
         )
+
+    @property
+    def ref(self) -> PolicyRef:
+        """How the file is named in events and saved runs."""
+        return PolicyRef(id=self.id, version=self.version, sha256=self.sha256)
 
     @property
     def lists(self) -> Mapping[str, tuple[str, ...]]:

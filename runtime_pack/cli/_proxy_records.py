@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import queue
 import secrets
 import select
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
@@ -22,10 +23,12 @@ import attrs
 import click
 import orjson
 
-from egress.proxy import AccessRecord, ProxyDenial
+from egress.policy import EgressPolicy, PublicHosts
+from egress.proxy import AccessRecord, ProxyDenial, ProxyRun
 from runtime_pack.audit import AuditLog
 from runtime_pack.events import Event
 from runtime_pack.messages import Json
+from runtime_pack.policy_file import PolicyFile
 from runtime_pack.violations import violation_event
 
 __all__ = ("STDERR", "LineWriter", "Recorder", "access_log")
@@ -184,11 +187,26 @@ def _opened(where: str) -> int:
 
 
 class Recorder:
-    """Denials into the log of this process, connections into the access log, if one is kept."""
+    """Denials into the log of this process, connections into the access log, if one is kept.
 
-    def __init__(self, log: AuditLog, access: LineWriter | None) -> None:
+    Each denial names the policy of its run: the digest of what decides, and the *policy* file that
+    says it, if there is one.
+    """
+
+    def __init__(
+        self,
+        log: AuditLog,
+        access: LineWriter | None,
+        runs: Iterable[ProxyRun] = (),
+        *,
+        policy: PolicyFile | None = None,
+    ) -> None:
         self._log = log
         self._access = access
+        named: dict[str, Json] = {} if policy is None else {"policy": policy.ref.to_json()}
+        self._policies: dict[str, dict[str, Json]] = {
+            run.run: {"policy_sha256": egress_sha256(run.policy), **named} for run in runs
+        }
         # Two proxies may serve one run, each with a connection 1: the key names the process too.
         self._instance = secrets.token_hex(4)
 
@@ -200,7 +218,9 @@ class Recorder:
     async def denied(self, denial: ProxyDenial) -> str:
         """Writes the one event; its key is its id, for it names the cause and is in the line."""
         key = f"proxy-{self._instance}-{denial.connection}"
-        self._log.append(_denial_event(denial, key))
+        event = _denial_event(denial, key)
+        policy = self._policies.get(denial.run, {})
+        self._log.append(attrs.evolve(event, decision={**(event.decision or {}), **policy}))
         self._log.flush()
         return key
 
@@ -211,6 +231,20 @@ class Recorder:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         body = {"ts": now, **record.to_json()}
         self._access.write(orjson.dumps(body, option=orjson.OPT_SORT_KEYS) + b"\n")
+
+
+def egress_sha256(policy: EgressPolicy) -> str:
+    """Digest of the rules that decide where a run may go: of equal rules it is equal."""
+    allow, address = policy.allowlist, policy.address
+    said = {
+        "allow": None if isinstance(allow, PublicHosts) else sorted(allow.entries),
+        "layers": [[layer.name, sorted(layer.allowlist.entries)] for layer in policy.layers],
+        "allowed_hosts": sorted(map(str, address.allowed_hosts)),
+        "allow_private_addresses": address.allow_private_addresses,
+        "https_only": address.https_only,
+    }
+    body = orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
+    return f"sha256:{hashlib.sha256(body).hexdigest()}"
 
 
 def _denial_event(denial: ProxyDenial, key: str) -> Event:

@@ -10,7 +10,8 @@ import click
 
 from egress import AddressPolicy, AllowlistError, ProxyRun
 from runtime_pack.cli._proxy_config import single_run
-from runtime_pack.cli.policy import egress_policy, policy_option
+from runtime_pack.cli.policy import policy_option
+from runtime_pack.policy_file import PolicyFile
 
 __all__ = ("run_of", "run_options")
 
@@ -42,13 +43,14 @@ def run_options(command: _Decorated) -> _Decorated:
     return command
 
 
-def run_of(options: Mapping[str, Any], *, run: str, token: str) -> ProxyRun:
-    """The run of *options*.
+def run_of(
+    options: Mapping[str, Any], policy: PolicyFile | None, *, run: str, token: str
+) -> ProxyRun:
+    """The run of *options*, under the policy file that they name.
 
     Raises:
         click.UsageError: A value is not of its form.
     """
-    policy = egress_policy(options)
     try:
         address = AddressPolicy(
             allowed_hosts=options["hosts"],

@@ -31,6 +31,8 @@ from runtime_pack.cli._proxy_records import LineWriter, Recorder, access_log
 from runtime_pack.cli._proxy_run import run_of, run_options
 from runtime_pack.cli._state import open_state, state_option
 from runtime_pack.cli._text import exit_codes, note, plain
+from runtime_pack.cli.policy import egress_policy
+from runtime_pack.policy_file import PolicyFile
 
 __all__ = ("command",)
 
@@ -103,7 +105,7 @@ def command(words: tuple[str, ...], state_dir: Any, **options: Any) -> int:
         access_log(options["access_log"]) as access,
         _notes() as notes,
     ):
-        recorder = _Told(Recorder(log, access), notes)
+        recorder = _Told(Recorder(log, access, [plan.run], policy=plan.policy), notes)
         return asyncio.run(_run(plan, facts, boundary, recorder, log))
 
 
@@ -113,6 +115,7 @@ class _Plan:
 
     words: tuple[str, ...]
     run: ProxyRun
+    policy: PolicyFile | None
     wanted: Boundary | None
     unconfined: bool
     allow_unix: bool
@@ -122,14 +125,17 @@ def _plan(words: tuple[str, ...], options: dict[str, Any]) -> _Plan:
     wanted = options["boundary"]
     if wanted is not None and options["unconfined"]:
         raise click.UsageError("--boundary and --unconfined exclude each other")
+    policy = egress_policy(options)
     run = run_of(
         options,
+        policy,
         run=options["run_id"] or f"confine-{secrets.token_hex(8)}",
         token=secrets.token_urlsafe(_TOKEN_BYTES),
     )
     return _Plan(
         words=words,
         run=run,
+        policy=policy,
         wanted=None if wanted is None else Boundary(wanted),
         unconfined=options["unconfined"],
         allow_unix=options["allow_unix"],

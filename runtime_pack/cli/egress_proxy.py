@@ -29,7 +29,9 @@ from runtime_pack.cli._proxy_records import STDERR, LineWriter, Recorder, access
 from runtime_pack.cli._proxy_run import run_of, run_options
 from runtime_pack.cli._state import open_state, state_option
 from runtime_pack.cli._text import exit_codes, note, plain
+from runtime_pack.cli.policy import egress_policy
 from runtime_pack.messages import Json
+from runtime_pack.policy_file import PolicyFile
 
 __all__ = ("command",)
 
@@ -102,6 +104,7 @@ class _Plan:
     grace_seconds: float
     ready_file: Path | None
     made: Mapping[str, str]
+    policy: PolicyFile | None
 
 
 # ── options ───────────────────────────────────────────────────────────────────────────────────
@@ -109,7 +112,8 @@ class _Plan:
 
 def _plan(config: Path | None, options: Mapping[str, Any]) -> _Plan:
     made: dict[str, str] = {}
-    settings = _configured(config) if config is not None else _single(options, made)
+    policy = egress_policy(options) if config is None else None
+    settings = _configured(config) if config is not None else _single(options, policy, made)
     if config is not None:
         _refuse_mixed(options)
     listen = options["listen"]
@@ -120,6 +124,7 @@ def _plan(config: Path | None, options: Mapping[str, Any]) -> _Plan:
         grace_seconds=_DEFAULT_GRACE_SECONDS if grace is None else grace,
         ready_file=options["ready_file"],
         made=made,
+        policy=policy,
     )
 
 
@@ -147,13 +152,15 @@ def _refuse_mixed(options: Mapping[str, Any]) -> None:
         raise click.UsageError("--config names the runs: the options of one run do not go with it")
 
 
-def _single(options: Mapping[str, Any], made: dict[str, str]) -> ProxySettings:
+def _single(
+    options: Mapping[str, Any], policy: PolicyFile | None, made: dict[str, str]
+) -> ProxySettings:
     run_id = options["run_id"]
     if options["token_file"] is None and options["token_env"] is None:
         token = made[run_id] = secrets.token_urlsafe(32)
     else:
         token = read_token(file=options["token_file"], variable=options["token_env"])
-    return ProxySettings(runs=(run_of(options, run=run_id, token=token),))
+    return ProxySettings(runs=(run_of(options, policy, run=run_id, token=token),))
 
 
 def _tell_empty(plan: _Plan) -> None:
@@ -178,7 +185,7 @@ def _raise_descriptor_limit() -> None:
 
 async def _serve(plan: _Plan, log: AuditLog, access: LineWriter | None) -> None:
     """Serve until a signal, or until something cannot be recorded."""
-    asked, recorder = _Signals(), Recorder(log, access)
+    asked, recorder = _Signals(), Recorder(log, access, plan.runs, policy=plan.policy)
     with asked.watched():
         try:
             async with serve_proxy(

@@ -174,6 +174,7 @@ def test_a_page_that_is_not_listed_is_denied_and_recorded(
     assert '"r1"' in told
     assert '"t1"' in told
     assert "EGR001D" in told
+    assert '"policy_sha256": "sha256:' in told
 
 
 def test_a_program_that_drops_the_variables_reaches_nothing(

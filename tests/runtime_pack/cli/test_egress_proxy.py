@@ -147,6 +147,7 @@ def test_a_denial_is_in_the_log_under_the_id_that_was_answered(tmp_path: Path) -
             "subject"
         ]
         assert ("evil.test", "R4") == (event["object"]["host"], event["decision"]["rule"])
+        assert event["decision"]["policy_sha256"].startswith("sha256:")
         assert LogStatus.CHAINED is verify_log(Path(proxy.ready["log"])).status
         assert ["denied", "unauthenticated"] == [line["outcome"] for line in access_lines(err)]
         everything = err + Path(proxy.ready["log"]).read_text(encoding="utf-8")

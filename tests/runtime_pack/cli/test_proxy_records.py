@@ -1,6 +1,7 @@
 """Lines of the access log: written beside the loop, bounded in time, and never lost in silence."""
 
 import asyncio
+import json
 import os
 import threading
 import time
@@ -9,7 +10,21 @@ from pathlib import Path
 import click
 import pytest
 
-from runtime_pack.cli._proxy_records import LineWriter, access_log
+from egress import (
+    PUBLIC_HOSTS,
+    AddressPolicy,
+    Deny,
+    EgressPolicy,
+    parse_allowlist,
+    parse_target,
+)
+from egress.decision import check_listed
+from egress.policy import layered_policy
+from egress.proxy import ProxyDenial
+from egress.violation import violation_of
+from runtime_pack import AuditLog, PolicyFile, parse_policy
+from runtime_pack.cli._proxy_config import single_run
+from runtime_pack.cli._proxy_records import LineWriter, Recorder, access_log, egress_sha256
 
 
 def _filled() -> tuple[int, int]:
@@ -177,3 +192,68 @@ def test_what_was_not_written_at_the_end_is_told() -> None:
 
     with pytest.raises(click.ClickException, match="not written to its end"):
         run()
+
+
+FILE = parse_policy('id = "house"\nversion = 7\nallow = ["a.test"]\n')
+
+
+@pytest.mark.parametrize("policy", [None, FILE], ids=["options", "a file"])
+def test_a_denial_names_the_policy_that_it_was_made_under(
+    tmp_path: Path, policy: PolicyFile | None
+) -> None:
+    """The digest of what decides, for each run its own; and the file, where there is one."""
+    runs = [
+        single_run(
+            run=name, task="", session="", token="t" * 32, allow=allow, address=AddressPolicy()
+        )
+        for name, allow in (("r1", ["a.test"]), ("r2", ["b.test"]))
+    ]
+    denied = check_listed(runs[0].policy, parse_target("http://evil.test/"))
+    assert isinstance(denied, Deny)
+    violation = violation_of(denied, parse_target("http://evil.test/"))
+
+    async def main(log: AuditLog) -> None:
+        recorder = Recorder(log, None, runs, policy=policy)
+        for number, run in enumerate(runs):
+            await recorder.denied(
+                ProxyDenial(
+                    run=run.run,
+                    task="",
+                    session="",
+                    connection=number,
+                    method="GET",
+                    violation=violation,
+                )
+            )
+
+    with AuditLog(tmp_path / "log") as log:
+        asyncio.run(main(log))
+    lines = [json.loads(line) for line in log.path.read_text().splitlines()]
+    told = [line["decision"] for line in lines if line.get("code") == "EGR001D"]
+
+    assert [egress_sha256(run.policy) for run in runs] == [one["policy_sha256"] for one in told]
+    assert told[0]["policy_sha256"] != told[1]["policy_sha256"]
+    named = None if policy is None else {"id": "house", "version": 7, "sha256": policy.sha256}
+    assert [one.get("policy") for one in told] == [named, named]
+
+
+def test_the_digest_of_a_policy_is_of_every_rule_in_it() -> None:
+    """Whatever decides makes another digest; the order of a list does not."""
+    lists = (["a.test"], ["a.test", "b.test"], ["b.test"])
+    switches = (
+        AddressPolicy(),
+        AddressPolicy(allowed_hosts=["a.test"]),
+        AddressPolicy(allow_private_addresses=True),
+        AddressPolicy(https_only=True),
+    )
+    policies = [
+        EgressPolicy(allowlist=parse_allowlist(entries), address=address)
+        for entries in lists
+        for address in switches
+    ]
+    policies.append(EgressPolicy(allowlist=PUBLIC_HOSTS))
+    policies.append(layered_policy({"task": ["a.test"], "run": ["a.test", "b.test"]}))
+
+    assert len({egress_sha256(policy) for policy in policies}) == len(policies)
+    swapped = EgressPolicy(allowlist=parse_allowlist(["b.test", "a.test"]))
+    assert egress_sha256(swapped) == egress_sha256(policies[4])
