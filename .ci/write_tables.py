@@ -45,10 +45,18 @@ def web_codes() -> str:
 def events() -> str:
     """Every event."""
     rows = (
-        (f"`{code}`", f"`{row.type}`", str(row.severity), row.meaning, row.advice)
+        (
+            f"`{code}`",
+            f"`{row.type}`",
+            ", ".join(row.rules) or "-",
+            f"`{row.web}`" if row.web else "-",
+            str(row.severity),
+            row.meaning,
+            row.advice,
+        )
         for code, row in EVENT_ROWS.items()
     )
-    return table(("code", "type", "severity", "meaning", "what to do"), rows)
+    return table(("code", "type", "rule", "web code", "severity", "meaning", "what to do"), rows)
 
 
 def call_codes() -> str:

@@ -95,16 +95,33 @@ class Severity(StrEnum):
 
 @frozen(kw_only=True)
 class EventRow:
-    """One row of the table of events."""
+    """One row of the table of events.
+
+    Attributes:
+        rules: the rules of egress that give an event this code.
+        web: the code that a web tool answers with beside it.
+    """
 
     type: EventType
     severity: Severity
     meaning: str
     advice: str
+    rules: tuple[str, ...] = ()
+    web: str = ""
 
 
-def _row(kind: EventType, severity: Severity, meaning: str, advice: str) -> EventRow:
-    return EventRow(type=kind, severity=severity, meaning=meaning, advice=advice)
+def _row(
+    kind: EventType,
+    severity: Severity,
+    meaning: str,
+    advice: str,
+    *,
+    rules: tuple[str, ...] = (),
+    web: str = "",
+) -> EventRow:
+    return EventRow(
+        type=kind, severity=severity, meaning=meaning, advice=advice, rules=rules, web=web
+    )
 
 
 _T, _S = EventType, Severity
@@ -116,18 +133,24 @@ EVENT_ROWS: Final[Mapping[EventCode, EventRow]] = {
         _S.MEDIUM,
         "The allowlist refused an address; no name was looked up.",
         "Add `nearest_entry` if the host is wanted; else look at what asked for it.",
+        rules=("R4", "R5", "R6", "R7", "R12"),
+        web="WEB_EGRESS_DENIED",
     ),
     EventCode.EGR002D: _row(
         _T.SANDBOX_VIOLATION,
         _S.HIGH,
         "The address policy refused where a listed name leads, or a literal address.",
         "List the network if it is yours (R8); metadata addresses stay closed.",
+        rules=("R8", "R9", "R10", "R11"),
+        web="WEB_EGRESS_DENIED",
     ),
     EventCode.EGR003D: _row(
         _T.SANDBOX_VIOLATION,
         _S.HIGH,
         "The egress proxy refused a tunnel to a listed host: no TLS, or TLS for another name.",
         "Look at what asked for it; a protocol that is not TLS needs a port other than 443.",
+        rules=("R13",),
+        web="WEB_EGRESS_DENIED",
     ),
     EventCode.EGR004O: _row(
         _T.SANDBOX_VIOLATION,

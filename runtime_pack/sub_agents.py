@@ -259,6 +259,7 @@ class _Starter:
             kill_switch=parent.kill_switch,
             prices=parent.prices,
             ledger=ledger,
+            identity=parent.identity,
         )
         child.depth, child.parent = parent.depth + 1, parent.id
         child.memory = Memory(parent.memory)

@@ -6,23 +6,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from egress.violation import TargetFacts, Violation
-from runtime_pack.events import Event, EventCode
+from runtime_pack.events import EVENT_ROWS, Event, EventCode
 from runtime_pack.messages import Json
 
 __all__ = ("violation_event",)
 
-# Which code the rule of a denial has: the list, the address policy, or what only a proxy can see.
+# Which code the rule of a denial has, as the table of events says.
 _CODES: Final[Mapping[str, EventCode]] = {
-    "R4": EventCode.EGR001D,
-    "R5": EventCode.EGR001D,
-    "R6": EventCode.EGR001D,
-    "R7": EventCode.EGR001D,
-    "R8": EventCode.EGR002D,
-    "R9": EventCode.EGR002D,
-    "R10": EventCode.EGR002D,
-    "R11": EventCode.EGR002D,
-    "R12": EventCode.EGR001D,
-    "R13": EventCode.EGR003D,
+    rule: code for code, row in EVENT_ROWS.items() for rule in row.rules
 }
 
 

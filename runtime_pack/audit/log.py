@@ -24,8 +24,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
+import attrs
 import orjson
 
 from runtime_pack.audit.files import (
@@ -52,6 +53,8 @@ __all__ = ("CHECKPOINT_LINES", "CHECKPOINT_SECONDS", "SEGMENT_BYTES", "SEGMENT_S
 
 _MICROSECONDS: Final = 1_000_000
 _NEVER: Final = sys.maxsize
+# RFC 8785 section 3.2.2.3: numbers are doubles, which are exact to here.
+_MOST_EXACT: Final = (1 << 53) - 1
 
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 """A file of this size is full."""
@@ -255,8 +258,10 @@ class AuditLog:
         """The last line taken, written or not."""
         return LogHead(self._seq, self._prev)
 
-    def append(self, event: Event) -> None:
+    def append(self, event: Event, beside: Mapping[str, Json] | None = None) -> None:
         """Take one event into the chain; it is in the file after the next `flush`.
+
+        *beside* are fields of the line that stand beside the event's own, the same for all of a run.
 
         Raises:
             AuditError: the log is closed or has failed, or the event cannot be encoded, or holds a
@@ -265,11 +270,13 @@ class AuditLog:
         for part in (event.subject, event.object, event.decision):
             if _holds_float(part):
                 raise AuditError("an event holds a float: use whole numbers of a smaller unit")
-        self.take(event)
+        if _holds_large((event.subject, event.object, event.decision)):
+            event = _in_text(event)
+        self.take(event, beside)
         if event.code is EventCode.RUN002O and self._signer is not None:
             self._due_line = self._seq
 
-    def take(self, event: Event | Entry) -> None:
+    def take(self, event: Event | Entry, beside: Mapping[str, Json] | None = None) -> None:
         """`append` for events that hold no float by their making, as those of `records` do.
 
         Raises:
@@ -296,6 +303,8 @@ class AuditLog:
             record["decision"] = event.decision
         if event.key:
             record["key"] = event.key
+        if beside is not None:
+            record = {**beside, **record}
         line = _encode(record)
         self._seq, self._prev = seq, hashlib.sha256(line).hexdigest()
         self._buffer.append(line)
@@ -535,6 +544,32 @@ def _holds_float(value: object) -> bool:
     if isinstance(value, list | tuple):
         return any(_holds_float(item) for item in value)
     return isinstance(value, float)
+
+
+def _holds_large(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(_holds_large(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return any(_holds_large(item) for item in value)
+    return isinstance(value, int) and not -_MOST_EXACT <= value <= _MOST_EXACT
+
+
+def _in_text(event: Event) -> Event:
+    """The event with its numbers of more than 53 bits as text: readers of JSON would round them."""
+    return attrs.evolve(
+        event,
+        subject=_numbers_in_text(event.subject),
+        object=_numbers_in_text(event.object),
+        decision=None if event.decision is None else _numbers_in_text(event.decision),
+    )
+
+
+def _numbers_in_text(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _numbers_in_text(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_numbers_in_text(item) for item in value]
+    return str(value) if _holds_large(value) else value
 
 
 def _escaped(value: object) -> object:

@@ -111,6 +111,14 @@ class StateFolder:
                 raise AuditError(f"the key of the logs cannot be made: {error}") from error
         return LogSigner.load(path, _ORIGIN)
 
+    def public_key(self) -> VerifyKey:
+        """The key that signs the logs of this folder, to be given to those who verify.
+
+        Raises:
+            AuditError: it cannot be made or read.
+        """
+        return self._signer().key
+
     def _keys(self, log: Path) -> tuple[VerifyKey, ...]:
         """Whose checkpoints are believed for one of this folder's own logs."""
         own = log.parent == (self.root / "logs").resolve() and (self.root / _LOG_KEY).exists()

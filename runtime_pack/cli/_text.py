@@ -13,7 +13,7 @@ import click
 
 from runtime_pack.messages import Json
 
-__all__ = ("exit_codes", "note", "plain", "say", "say_json")
+__all__ = ("exit_codes", "note", "plain", "say", "say_bytes", "say_json")
 
 
 def plain(text: str) -> str:
@@ -43,6 +43,15 @@ def say(text: str) -> None:
 def note(text: str) -> None:
     """One text on standard error, which a machine that reads the output does not see."""
     click.echo(plain(text), err=True)
+
+
+def say_bytes(line: bytes) -> None:
+    """One line of UTF-8 on standard output, as it is: JSON has no control characters below a space.
+
+    Raises:
+        click.ClickException: not all of it could be written.
+    """
+    _write(sys.stdout, f"{line.decode('utf-8', 'replace')}\n")
 
 
 def say_json(value: Mapping[str, Json]) -> None:

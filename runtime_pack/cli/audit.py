@@ -12,6 +12,7 @@ from runtime_pack.audit.note import VerifyKey
 from runtime_pack.cli import verify
 from runtime_pack.cli._keys import kept_notes, key_option, read_line
 from runtime_pack.cli._people import who
+from runtime_pack.cli._state import is_new, open_state, state_option
 from runtime_pack.cli._text import exit_codes, say, say_json
 from runtime_pack.errors import AuditError
 from runtime_pack.messages import clean_text
@@ -96,6 +97,16 @@ def key_command(file: Path, name: str) -> int:
     signer = LogSigner.generate(name)
     signer.save(file)
     say(str(signer.key))
+    return 0
+
+
+@command.command("public-key", epilog=_CODES)
+@state_option
+def public_key_command(state_dir: Path | None) -> int:
+    """Print the public line of the key that signs the logs of the state folder."""
+    if is_new(state_dir) is not None:
+        raise click.UsageError("nothing was logged in this state folder yet")
+    say(str(open_state(state_dir, create=False).public_key()))
     return 0
 
 

@@ -19,8 +19,9 @@ from runtime_pack.audit.facts import EventFacts, Wanted, facts_of, read_record
 from runtime_pack.audit.following import Follower
 from runtime_pack.audit.index import GROUPS, EventIndex, default_index, logs_in
 from runtime_pack.cli._state import is_new, open_state, state_option
-from runtime_pack.cli._text import exit_codes, note, say, say_json
+from runtime_pack.cli._text import exit_codes, note, say, say_bytes, say_json
 from runtime_pack.errors import AuditError
+from runtime_pack.exports import FORMATS
 from runtime_pack.messages import Json
 
 __all__ = ("command",)
@@ -207,6 +208,41 @@ def tail_command(
     finally:
         follower.close()
     return 0
+
+
+@command.command("export", epilog=_CODES)
+@_log
+@_filters
+@click.option("--format", "form", type=click.Choice(("jsonl", *sorted(FORMATS))), required=True)
+@_index
+@state_option
+def export_command(
+    *,
+    target: Path | None,
+    form: str,
+    index_path: Path | None,
+    state_dir: Path | None,
+    **wanted: Any,
+) -> int:
+    """Every event that fits, in the order of time, one line each, as others read it.
+
+    jsonl is the line of the log itself, byte for byte; cef, ecs, ocsf, otlp and rfc5424 are made of
+    it. What is no event is left out, and its number said at the end.
+    """
+    left_out = 0
+    with _indexed(_target(target, state_dir), index_path) as index:
+        for place in index.select(Wanted(**wanted)):
+            line = place.line()
+            record = read_record(line)
+            if record is None:
+                left_out += 1
+            elif form == "jsonl":
+                say_bytes(line)
+            else:
+                say(FORMATS[form](record))
+    if left_out:
+        note(f"{left_out} line(s) are no events and were left out")
+    return 1 if left_out else 0
 
 
 # ── what they share ───────────────────────────────────────────────────────────────────────────

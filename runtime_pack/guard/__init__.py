@@ -24,6 +24,7 @@ from runtime_pack.guard.judge import Judge
 from runtime_pack.guard.outflow import Outflow
 from runtime_pack.guard.task_run import TaskRun
 from runtime_pack.guard.turns import Reserved, TurnResult, Turns
+from runtime_pack.identity import RunIdentity
 from runtime_pack.kill_switch import KillSwitch
 from runtime_pack.ledger import TURNS, UNLIMITED, Ledger
 from runtime_pack.machine import Admission, IngestedCall, Pending, Refused, ingest_call, refusal
@@ -84,6 +85,7 @@ def create_agent_task_run(
     addresses: AddressReader | None = None,
     private_strings: Iterable[str] = (),
     canaries: Iterable[str] = (),
+    identity: RunIdentity | None = None,
 ) -> AgentTaskRun:
     """A run of one task under *contract*; wrap the tools with its `guard_runtime`.
 
@@ -114,6 +116,7 @@ def create_agent_task_run(
         private_strings: texts of at least 8 letters and digits that must not leave, in no writing.
             They are not in saved runs: give them again when the run is taken up.
         canaries: the same for texts that nobody has a reason to send.
+        identity: whose run it is, for its events; a run that is taken up keeps its own without one.
 
     Raises:
         ContractError: the contract or the id is not valid, something remembered is no rule, the
@@ -153,6 +156,7 @@ def create_agent_task_run(
         run.memory.keep(rule)
     if kill_switch is not None:
         kill_switch.register(run)
+    run.identify(identity)
     return run
 
 

@@ -280,7 +280,7 @@ class Execution:
         self, audit: AuditLog, record: StepRecord, subject: Subject, *, at_once: bool
     ) -> None:
         run = self._run
-        audit.take(run.under_policy(step_started(subject, record, run.policy_sha256)))
+        audit.take(run.under_policy(step_started(subject, record, run.policy_sha256)), run.beside)
         if at_once:
             audit.flush()
 
@@ -293,7 +293,7 @@ class Execution:
             record.citations = _wires(output.citations) or ()
         record.elapsed_us = round((run.clock.monotonic() - begun) * 1_000_000)
         if run.audit is not None:
-            run.audit.take(step_finished(subject, record, output))
+            run.audit.take(step_finished(subject, record, output), run.beside)
         if run.observer is not None:
             run.observer.call_finished(record, output)
 

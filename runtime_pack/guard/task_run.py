@@ -34,6 +34,7 @@ from runtime_pack.guard.meter import Meter
 from runtime_pack.guard.observer import Observer
 from runtime_pack.guard.outflow import Outflow
 from runtime_pack.guard.sub_runs import SubRun
+from runtime_pack.identity import RunIdentity
 from runtime_pack.inner import frozen, inner
 from runtime_pack.kill_switch import KillSwitch
 from runtime_pack.labels import CLEAN, Label, join
@@ -270,6 +271,7 @@ class TaskRun:
         "granted_steps",
         "held",
         "id",
+        "identity",
         "input_guards",
         "interrupt",
         "interrupt_now",
@@ -367,6 +369,7 @@ class TaskRun:
         # Of the held steps, those that the host was told of.
         self.told: dict[str, Told] = {}
         self.observer: Observer | None = None
+        self.identity: RunIdentity | None = None
         self.repeats, self.memory = Repeats(), Memory()
 
     def _stand_alone(self) -> None:
@@ -741,6 +744,8 @@ class TaskRun:
     def subject(self, step: str = "", call_id: str = "") -> dict[str, Json]:
         """Who: for events of this run."""
         body: dict[str, Json] = {"run": self.id}
+        if self.identity is not None:
+            body.update(self.identity.subject)
         if self.task:
             body["task"] = self.task
         if step:
@@ -760,11 +765,27 @@ class TaskRun:
         if violation:
             self.ledger.count_violations()
         if self.audit is not None:
-            self.audit.append(event)
+            self._append(event)
             if violation:
                 self.audit.flush()
         if violation and self.observer is not None:
             self.observer.violation(event)
+
+    def _append(self, event: Event) -> None:
+        if self.audit is not None and self.beside is None:
+            self.audit.append(event)
+        elif self.audit is not None:
+            self.audit.append(event, self.beside)
+
+    def identify(self, identity: RunIdentity | None) -> None:
+        """Say whose run it is; a saved run's own identity stands unless the host gives one."""
+        if identity is not None:
+            self.identity = identity
+
+    @property
+    def beside(self) -> Mapping[str, Json] | None:
+        """What stands beside the subject in each event of the run."""
+        return None if self.identity is None else self.identity.beside
 
     def enter_in_log(self, entry: Event | Entry) -> None:
         """Write an entry of the run's own to the log, which holds no float by its making.
@@ -773,7 +794,7 @@ class TaskRun:
             AuditError: the log could not take it.
         """
         if self.audit is not None:
-            self.audit.take(self.under_policy(entry))
+            self.audit.take(self.under_policy(entry), self.beside)
 
     def record_late(self, event: Event) -> None:
         """Write a violation of a call that has ended already: the log gets it, the run is as it was.
@@ -782,7 +803,7 @@ class TaskRun:
             AuditError: the log could not take it.
         """
         if self.audit is not None:
-            self.audit.append(self.under_policy(event))
+            self._append(self.under_policy(event))
             self.audit.flush()
 
     def under_policy(self, event: _E) -> _E:

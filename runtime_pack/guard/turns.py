@@ -132,7 +132,7 @@ class Turns:
                 return TurnResult(lost=run.interrupt)
             if run.audit is not None:
                 asked = len(request.messages), len(request.tools)
-                run.audit.take(turn_started(run.subject(step), step, *asked))
+                run.audit.take(turn_started(run.subject(step), step, *asked), run.beside)
                 run.audit.flush()
             result = await self._taken(reserved, request, context)
             if result.again:
@@ -300,7 +300,7 @@ class Turns:
         record.ok = came is not None
         run.steps.append(record)
         if run.audit is not None:
-            run.audit.take(turn_finished(run.subject(step), record, came))
+            run.audit.take(turn_finished(run.subject(step), record, came), run.beside)
         if run.observer is not None:
             run.observer.turn_ended(step, asking.attempt, came, lost)
 

@@ -20,6 +20,7 @@ from runtime_pack.guard.bounded import TimeUp, bounded
 from runtime_pack.guard.inputs import judge_input
 from runtime_pack.guard.sub_runs import SubRun
 from runtime_pack.guard.task_run import Told
+from runtime_pack.identity import RunIdentity
 from runtime_pack.labels import CLEAN, join, parse_label
 from runtime_pack.ledger import read_counts
 from runtime_pack.machine import Outcome, State
@@ -231,6 +232,8 @@ class Keeper:
         run.id = saved.run_id
         run.task, run.turn = str(head["task"]), max(run.turn, int(head["turn"]))
         run.label = join(run.label, parse_label(head["label"]))
+        if run.identity is None and head.get("identity"):
+            run.identify(RunIdentity.from_json(head["identity"]))
         self.parent = head.get("parent", self.parent)
         self.currency = head.get("currency") or self.currency
         self._granted = head["ledger"].get("granted", self._granted)
@@ -494,6 +497,7 @@ class Keeper:
             "step_costs": dict(run.step_costs),
             "prices_sha256": run.prices_sha256,
             "currency": self.currency,
+            "identity": None if run.identity is None else run.identity.to_json(),
             "audit_head": None if run.head is None else str(run.head),
             "audit_log": None if run.audit is None else str(run.audit.path.resolve()),
             "rows": self._row_count,

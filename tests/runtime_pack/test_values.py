@@ -447,6 +447,13 @@ def test_every_code_of_an_event_has_a_row() -> None:
     assert all(row.meaning and row.advice for row in EVENT_ROWS.values())
 
 
+def test_every_rule_of_a_denial_has_one_code() -> None:
+    """R4 to R13, each once."""
+    rules = [rule for row in EVENT_ROWS.values() for rule in row.rules]
+
+    assert sorted(f"R{number}" for number in range(4, 14)) == sorted(rules)
+
+
 def test_every_error_has_one_root() -> None:
     """A caller can catch what this package raises by one name."""
 

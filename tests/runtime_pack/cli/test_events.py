@@ -290,3 +290,25 @@ def test_the_auditors_script_is_printed_as_it_is(run: Run, log: Path, tmp_path: 
     )
 
     assert (0, 0) == (code, done.returncode), done.stderr
+
+
+# ── export ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_events_are_exported(run: Run, log: Path) -> None:
+    """One line each in every form, and the log's own lines as they are; what is no event is told."""
+    lines = [
+        line
+        for file in (*(older for _, older in older_segments(log)), log)
+        for line in file.read_text().splitlines()
+    ]
+    for form in ("cef", "ecs", "ocsf", "otlp", "rfc5424"):
+        code, out, _ = run("events", "export", "--log", str(log), "--format", form, "--denied")
+        assert (0, 3) == (code, len(out.splitlines()))
+    code, out, _ = run("events", "export", "--log", str(log), "--format", "jsonl", "--run", "run-")
+    assert [line for line in lines if '"run":"run-' in line] == out.splitlines()
+    with log.open("ab") as file:
+        file.write(b"no event\n")
+    code, out, err = run("events", "export", "--log", str(log), "--format", "cef")
+    assert (1, len(lines)) == (code, len(out.splitlines()))
+    assert "1 line(s)" in err

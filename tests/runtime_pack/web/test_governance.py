@@ -57,6 +57,7 @@ from runtime_pack import (
 )
 from runtime_pack.errors import AuditError, EmitterError
 from runtime_pack.labels import CLEAN
+from runtime_pack.messages import Json
 from runtime_pack.models import GullibleModel
 from runtime_pack.ports import Frame
 from runtime_pack.testing import (
@@ -432,10 +433,10 @@ def test_a_failing_log_stops_the_call_before_the_emitter_is_told() -> None:
 class FullLog(AuditLog):
     """A log that takes everything but violations."""
 
-    def append(self, event: Event) -> None:
+    def append(self, event: Event, beside: Mapping[str, Json] | None = None) -> None:
         if event.type is EventType.SANDBOX_VIOLATION:
             raise AuditError("the disk is full")
-        super().append(event)
+        super().append(event, beside)
 
 
 @pytest.mark.parametrize("order", ORDERS)
