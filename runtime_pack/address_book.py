@@ -76,7 +76,8 @@ class AddressBook:
     def __init__(self) -> None:
         self._known: dict[str, tuple[AddressOrigin, int]] = {}
         self._spent: dict[str, int] = {}
-        self._charged: set[str] = set()
+        # As an ordered set, which is small while it is empty.
+        self._charged: dict[str, None] = {}
         # Those that cannot be found in the messages of a saved run again, in order.
         self.kept: list[tuple[str, AddressOrigin]] = []
 
@@ -115,7 +116,7 @@ class AddressBook:
         """A call that follows it was admitted. It is charged once, however often it is judged."""
         tells, mark = self._tells(url), f"{step} {url}"
         if tells and mark not in self._charged:
-            self._charged.add(mark)
+            self._charged[mark] = None
             self._spent[site] = self.spent(site) + tells
 
     def _tells(self, url: str) -> int:
@@ -142,7 +143,7 @@ class AddressBook:
             if type(told) is not int or told < 0:
                 raise ValueError("what was told is a count")
             self._spent[str(site)] = max(told, self._spent.get(str(site), 0))
-        self._charged.update(map(str, value["charged"]))
+        self._charged.update(dict.fromkeys(map(str, value["charged"])))
 
     def restore_known(self, pairs: Iterable[Any]) -> None:
         """Take in what stood in `kept`.

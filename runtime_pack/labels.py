@@ -144,11 +144,16 @@ def join(first: Label, second: Label) -> Label:
     confidentiality = max(
         first.confidentiality, second.confidentiality, key=_CONFIDENTIALITY_RANK.__getitem__
     )
-    sources = _capped(first.sources | second.sources)
+    sources = _both(first.sources, second.sources)
     same = sources == first.sources and integrity is first.integrity
     if same and confidentiality is first.confidentiality:
         return first
     return Label(integrity=integrity, confidentiality=confidentiality, sources=sources)
+
+
+def _both(first: frozenset[str], second: frozenset[str]) -> frozenset[str]:
+    # Mostly one is empty; each new set would be as large as twenty ids.
+    return _capped(first | second) if first and second else first or second
 
 
 def at_most(label: Label, bound: Label) -> bool:

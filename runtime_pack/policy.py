@@ -14,7 +14,7 @@ import re
 import types
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 import orjson
@@ -261,6 +261,8 @@ class ToolPolicy:
     """The rules of every layer, in the order of the layers, the task's own last."""
     sha256: str = attrs.field(init=False, repr=False, eq=False)
     """Digest of the rules and of the layers they are in, for records and approval requests."""
+    books: dict[str, Any] = attrs.field(init=False, factory=dict, repr=False, eq=False)
+    """What the judge has found out of these rules, by tool: the same for every run under them."""
 
     def __attrs_post_init__(self) -> None:
         own = tuple(

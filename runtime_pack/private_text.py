@@ -169,10 +169,11 @@ class PrivateText:
     __slots__ = ("_first", "_public", "_whole", "_windows")
 
     def __init__(self) -> None:
-        self._first: set[str] = set()
+        # As ordered sets, which are small while they are empty.
+        self._first: dict[str, None] = {}
         self._whole: dict[str, Leak] = {}
         self._windows: dict[str, Leak] = {}
-        self._public: set[str] = set()
+        self._public: dict[str, None] = {}
 
     def __bool__(self) -> bool:
         return bool(self._first)
@@ -180,13 +181,13 @@ class PrivateText:
     def add(self, text: str, kind: Leak) -> None:
         """Look for a string from now on. One that is too short to be looked for is not."""
         for spelling in _spellings(text):
-            self._first.add(spelling[:MIN_PRIVATE])
+            self._first[spelling[:MIN_PRIVATE]] = None
             if len(spelling) < _WINDOW:
                 self._keep(self._whole, spelling, kind)
                 continue
             for start in range(len(spelling) - _WINDOW + 1):
                 window = spelling[start : start + _WINDOW]
-                self._first.add(window[:MIN_PRIVATE])
+                self._first[window[:MIN_PRIVATE]] = None
                 self._keep(self._windows, window, kind)
 
     def _keep(self, kept: dict[str, Leak], text: str, kind: Leak) -> None:
@@ -204,7 +205,7 @@ class PrivateText:
     def add_public(self, text: str) -> None:
         """What a text says in public is no secret: those words of private texts are not looked for."""
         for word in _words(text):
-            self._public.add(_folded(word))
+            self._public[_folded(word)] = None
             for spelling in _spellings(word):
                 self._drop(self._whole, spelling)
                 for start in range(len(spelling) - _WINDOW + 1):
@@ -241,7 +242,7 @@ class PrivateText:
         return [leak for each in spellings if (leak := self._scan(each)) is not None]
 
     def _scan(self, text: str) -> Leak | None:
-        first = self._first
+        first = self._first.keys()
         beginnings = [text[at : at + MIN_PRIVATE] for at in range(len(text) - MIN_PRIVATE + 1)]
         if first.isdisjoint(beginnings):
             return None

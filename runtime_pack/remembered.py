@@ -22,6 +22,7 @@ from runtime_pack.messages import Json, frozen_arguments
 
 __all__ = ("REPEATS_AT_MOST", "Asked", "Denied", "Memory", "RememberedRule", "remembered_rule")
 
+_NO_DOUBTS: Final[frozenset[str]] = frozenset()
 REPEATS_AT_MOST: Final = 2
 """How often a denied call is denied again before the run ends."""
 
@@ -199,7 +200,7 @@ class Memory:
 
     def __init__(self, above: Memory | None = None) -> None:
         self._above = above
-        self._doubts: frozenset[str] = frozenset()
+        self._doubts = _NO_DOUBTS
         self._denied: dict[str, Denied] = {}
         self._rules: dict[str, RememberedRule] = {}
 

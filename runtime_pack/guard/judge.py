@@ -145,7 +145,7 @@ class Judge:
         self._knowing = inner if is_preflight(inner) else None
         knowing = self._knowing
         self._asked_first = knowing if knowing is not None and has_preflight(knowing) else None
-        self._rules: dict[str, _Book] = {}
+        self._rules: dict[str, _Book] = run.contract.tool_policy.books
         # The join of the labels that admitted calls will have at best, while any is held.
         self._beside = CLEAN
         told = run.emitter is not None or self._asked_first is not None

@@ -42,6 +42,9 @@ _KINDS: Final[Mapping[Confidentiality, Leak]] = {
 _HOP: Final = "url"
 
 
+_NONE: Final[frozenset[str]] = frozenset()
+
+
 class Outflow:
     """Judges what the calls of a run send, and keeps what that depends on.
 
@@ -66,7 +69,7 @@ class Outflow:
         # The nonces that fences have used: none of them has a reason to go anywhere.
         self.burned: set[str] = set()
         self._unread: list[tuple[Message, bool]] = []
-        self._declared: set[str] = set()
+        self._declared = _NONE
         self._declare("private_strings", private_strings, Leak.DECLARED)
         self._declare("canaries", canaries, Leak.CANARY)
 
@@ -78,9 +81,8 @@ class Outflow:
                 # Its value is not repeated: it is private.
                 raise ContractError(field, f"holds one without {MIN_PRIVATE} letters and digits")
             self.private.add(each, kind)
-            self._declared.add(
-                f"sha256:{hashlib.sha256(each.encode(errors='replace')).hexdigest()}"
-            )
+            digest = hashlib.sha256(each.encode(errors="replace")).hexdigest()
+            self._declared |= {f"sha256:{digest}"}
 
     # ── what came into the context ────────────────────────────────────────────────────────────
 

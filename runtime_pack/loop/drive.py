@@ -958,17 +958,24 @@ class Drive:
         run.enter_in_log(step_finished(subject, record, OUTCOME_UNKNOWN))
         return Refused(output=OUTCOME_UNKNOWN)
 
-    async def _execute(self, slots: tuple[Slot, ...]) -> MachineEvent:
+    def _execute(self, slots: tuple[Slot, ...]) -> Awaitable[MachineEvent]:
+        """What runs the calls, to be awaited; those that begin at once are kept as begun."""
         self.cut, self.announced = _NONE, ()
         self.running = len(slots)
         rounds = (slots,) if not self.exclusive else _rounds(slots, self.exclusive)
         for slot in rounds[0][: self.run.contract.max_parallel]:
             self._announce(slot)
+        return self._run_alone(*slots) if len(slots) == 1 else self._run_rounds(rounds)
+
+    async def _run_alone(self, slot: Slot) -> MachineEvent:
         if self.keeper.store is not None:
             await self._save()
-        if len(slots) == 1:
-            (slot,) = slots
-            return self._executed({slot.step: await self._run_slot(slot)})
+        output = await self._running(slot)
+        return self._executed({slot.step: self._result_of(slot, output)})
+
+    async def _run_rounds(self, rounds: tuple[tuple[Slot, ...], ...]) -> MachineEvent:
+        if self.keeper.store is not None:
+            await self._save()
         results: dict[str, ToolMessage] = {}
         for together in rounds:
             results |= await self._run_together(together)
@@ -1005,32 +1012,37 @@ class Drive:
         self.announced = (*self.announced, slot.step)
 
     async def _run_slot(self, slot: Slot, *, beside: bool = False) -> ToolMessage:
-        run, keeper = self.run, self.keeper
-        if not run.is_interrupted() and slot.step not in self.announced:
+        if not self.run.is_interrupted() and slot.step not in self.announced:
             self._announce(slot)
             await self._save()
-        output = await self.guarded.execution.run(
+        result = self._result_of(slot, await self._running(slot, beside=beside))
+        # The last result is saved with what follows it, before anything else is awaited.
+        if self.running and slot.call.id in self.keeper.results:
+            await self._save()
+        return result
+
+    def _running(self, slot: Slot, *, beside: bool = False) -> Awaitable[ToolOutput]:
+        return self.guarded.execution.run(
             slot.step,
             slot.call,
             self.offered[slot.call.name],
             self.context,
-            attempt=keeper.begun.get(slot.step, 1),
+            attempt=self.keeper.begun.get(slot.step, 1),
             resumable=True,
             beside=beside,
         )
+
+    def _result_of(self, slot: Slot, output: ToolOutput) -> ToolMessage:
+        """What the model is to see of a call, kept unless the call will be run by another drive."""
         self.running -= 1
         result = result_message(slot.call, output)
         if output is NOT_BEGUN:
             self._not_begun(slot)
-            return result
-        if output is CUT and run.interrupt_resumable:
+        elif output is CUT and self.run.interrupt_resumable:
             self.cut |= {slot.step}
-            return result
-        keeper.keep_result(result)
-        self.fresh = True
-        # The last result is saved with what follows it, before anything else is awaited.
-        if self.running:
-            await self._save()
+        else:
+            self.keeper.keep_result(result)
+            self.fresh = True
         return result
 
     def _not_begun(self, slot: Slot) -> None:
