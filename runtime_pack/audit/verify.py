@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Self
@@ -49,6 +49,7 @@ GENESIS: Final = "0" * 64
 """`prev` of the first line."""
 
 _MAX_FAULTS: Final = 1000
+_TRIES: Final = 5
 _SAYS_KEY: Final = (EventType.LOG_OPENED, EventType.LOG_CONTINUED)
 _IN_OPENING: Final = (EventType.LOG_OPENED, EventType.LOG_RECOVERED)
 
@@ -271,7 +272,23 @@ def verify_log(
     Raises:
         AuditError: a file cannot be read.
     """
-    return _Verifier(path, tuple(heads), tuple(keys), tuple(kept)).verify()
+    given = (path, tuple(heads), tuple(keys), tuple(kept))
+    return _until_still(lambda: _files_of(path), lambda: _Verifier(*given).verify())
+
+
+def _files_of(path: Path) -> tuple[tuple[str, int], ...]:
+    """The names of a log's files, and which file each is."""
+    names = (*(older for _, older in older_segments(path)), path)
+    return tuple((name.name, name.stat().st_ino) for name in names if name.exists())
+
+
+def _until_still(files: Callable[[], object], verify: Callable[[], Verification]) -> Verification:
+    """Verify again while the writer goes on in new files meanwhile: lines would seem to be missing."""
+    for _ in range(_TRIES):
+        before, found = files(), verify()
+        if found.status is not LogStatus.TAMPERED or files() == before:
+            return found
+    return verify()
 
 
 class _Verifier:

@@ -186,6 +186,7 @@ def top_command(
 @_filters
 @click.option("-n", "limit", type=click.IntRange(0), default=10, show_default=True)
 @click.option("-f", "--follow", "goes_on", is_flag=True, help="Go on with what is written.")
+@click.option("--format", "form", type=click.Choice(sorted(FORMATS)), help="As `export` has it.")
 @_json
 @state_option
 def tail_command(
@@ -193,17 +194,23 @@ def tail_command(
     target: Path | None,
     limit: int,
     goes_on: bool,
+    form: str | None,
     as_json: bool,
     state_dir: Path | None,
     **wanted: Any,
 ) -> int:
-    """The last events, and with -f those that come; Ctrl-C ends it."""
+    """The last events, and with -f those that come; Ctrl-C ends it.
+
+    With --format a pipe is a way to a collector: what it does not take is still in the log.
+    """
+    if form is not None and as_json:
+        raise click.UsageError("--format and --json are two forms: name one")
     wish, follower = Wanted(**wanted), Follower(_target(target, state_dir))
     try:
         with contextlib.suppress(KeyboardInterrupt):
-            _show_lines(follower.last(limit, wish.admits), as_json=as_json)
+            _show_lines(follower.last(limit, wish.admits), form, as_json=as_json)
             while goes_on:
-                _show_lines(follower.new(wish.admits), as_json=as_json)
+                _show_lines(follower.new(wish.admits), form, as_json=as_json)
                 time.sleep(_POLL_SECONDS)
     finally:
         follower.close()
@@ -281,9 +288,13 @@ def _opened(where: Path, *, kept: bool) -> EventIndex:
         return EventIndex(None)
 
 
-def _show_lines(lines: list[bytes], *, as_json: bool) -> None:
+def _show_lines(lines: list[bytes], form: str | None, *, as_json: bool) -> None:
     for line in lines:
-        _show(line, facts_of(read_record(line)), as_json=as_json)
+        record = read_record(line)
+        if form is None:
+            _show(line, facts_of(record), as_json=as_json)
+        elif record is not None:
+            say(FORMATS[form](record))
 
 
 def _show(line: bytes, facts: EventFacts, *, as_json: bool) -> None:

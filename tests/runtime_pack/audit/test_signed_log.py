@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import os
 import shutil
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +17,10 @@ from hypothesis import strategies as st
 from runtime_pack.audit import AuditLog, LogHead, LogSigner, LogStatus, SignedNote, verify_log
 from runtime_pack.audit.files import checkpoints_path, older_segments, read_checkpoints
 from runtime_pack.audit.log import CHECKPOINT_LINES, CHECKPOINT_SECONDS
-from runtime_pack.errors import AuditError
+from runtime_pack.audit.note import key_change_text
+from runtime_pack.audit.tree import leaf_hash, root_of
+from runtime_pack.audit.verify import _until_still
+from runtime_pack.errors import AuditError, LogLocked
 from runtime_pack.events import Event, EventCode
 from runtime_pack.messages import Json
 
@@ -158,8 +163,6 @@ def copied(originals: Path, folder: Path) -> Path:
 
 def rewritten(lines: list[bytes], at: int) -> list[bytes]:
     """The chain made anew from a line on: who forges can compute a hash."""
-    import hashlib
-
     done = lines[:at]
     prev = hashlib.sha256(done[-1]).hexdigest() if done else "0" * 64
     for number, line in enumerate(lines[at:], start=at + 1):
@@ -340,6 +343,15 @@ def test_a_log_may_be_signed_from_some_day_on(tmp_path: Path) -> None:
     assert (LogStatus.SIGNED, found.events) == (found.status, found.signed)
 
 
+def test_a_log_whose_tree_is_not_known_cannot_be_signed_from_now_on(tmp_path: Path) -> None:
+    """It went on in a new file without a signer: what is before it stands in no frontier."""
+    path = tmp_path / "log"
+    with AuditLog(path, segment_bytes=1):
+        pass
+    with pytest.raises(AuditError, match="begin a new log"):
+        AuditLog(path, signer=SIGNER)
+
+
 def test_a_torn_tail_before_the_last_checkpoint_is_tampering(tmp_path: Path) -> None:
     """Behind it a crash can have left it: it is moved aside, and the log says so."""
     path = tmp_path / "log"
@@ -379,6 +391,38 @@ def test_older_files_without_the_one_that_is_written_are_no_log(
         AuditLog(path, signer=SIGNER)
 
 
+def test_a_writer_that_came_too_late_for_a_file_is_refused(tmp_path: Path) -> None:
+    """It opened the log just before it went on in a new file, and would write into the full one."""
+    path = tmp_path / "log"
+    first = AuditLog(path, segment_bytes=1)
+    late = AuditLog.__new__(AuditLog)
+    late.path, late._fd = path, os.open(older_segments(path)[0][1], os.O_RDWR)
+    try:
+        with pytest.raises(LogLocked, match="just gone on"):
+            late._lock()
+    finally:
+        os.close(late._fd)
+        first.close()
+
+
+def test_a_log_that_goes_on_in_a_new_file_meanwhile_is_verified_again(tmp_path: Path) -> None:
+    """Only what is wrong while the files stay the same is wrong."""
+    (tmp_path / "bad").write_bytes(b"x\n")
+    with AuditLog(tmp_path / "good"):
+        pass
+    good, bad = verify_log(tmp_path / "good"), verify_log(tmp_path / "bad")
+    for files, found, wanted in (
+        ([1, 2, 2, 2], [bad, good], good),
+        ([1, 2, 2, 2], [bad, bad], bad),
+        ([1, 1], [bad], bad),
+        ([1, 2], [good], good),
+        (list(range(20)), [bad] * 6, bad),
+    ):
+        names, results = iter(files), iter(found)
+        assert wanted is _until_still(names.__next__, results.__next__)
+        assert [] == list(results)
+
+
 # ── keys ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -399,27 +443,28 @@ def test_a_key_hands_over_to_the_next(tmp_path: Path, originals: Path) -> None:
     assert LogStatus.TAMPERED == verify_log(path, keys=KEYS).status
 
 
-def forged_change(old: LogSigner, signed: Callable[[bytes], bytes]) -> dict[str, Json]:
-    import base64
-
-    return {
-        "old": str(old.key),
-        "new": str(THIEF.key),
-        "signature": base64.b64encode(signed(b"something else")).decode(),
-    }
-
-
-@pytest.mark.parametrize("by", [SIGNER, THIEF])
-def test_a_change_of_keys_that_the_old_key_did_not_sign_is_seen(
-    tmp_path: Path, by: LogSigner
-) -> None:
-    """A thief who can write cannot make himself the heir."""
+@pytest.mark.parametrize("old", [SIGNER, THIEF], ids=["as the signer", "as himself"])
+@pytest.mark.parametrize("signs", [True, False])
+def test_a_thief_cannot_make_himself_the_heir(tmp_path: Path, old: LogSigner, signs: bool) -> None:
+    """Who can write adds a change of keys, a closing line and a checkpoint: no trusted key said so."""
     path = tmp_path / "log"
-    with AuditLog(path, signer=SIGNER) as log:
-        body = forged_change(by, by.sign)
-        log.append(Event(code=EventCode.LOG005O, subject={}, object=body))
+    written(path, 2, size=10**6)
+    lines = path.read_bytes().splitlines()
+    prev = hashlib.sha256(lines[-1]).hexdigest()
+    text = key_change_text(old.name, len(lines) + 1, prev, HEIR.key)
+    change = orjson.loads(lines[0]) | {"type": "log:key_changed", "code": "LOG005O"}
+    change["object"] = {
+        "old": str(old.key),
+        "new": str(HEIR.key),
+        "signature": base64.b64encode(THIEF.sign(text if signs else b"")).decode(),
+    }
+    lines = rewritten([*lines, orjson.dumps(change), lines[-1]], len(lines))
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    with checkpoints_path(path).open("a") as file:
+        file.write(f"{HEIR.checkpoint(len(lines), root_of([*map(leaf_hash, lines)]))}\n")
 
     assert LogStatus.TAMPERED == verify_log(path, keys=KEYS).status
+    assert LogStatus.CHAINED == verify_log(path).status
 
 
 def test_a_key_is_changed_by_a_signer_of_that_name_only(tmp_path: Path) -> None:

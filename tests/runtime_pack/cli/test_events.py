@@ -305,6 +305,9 @@ def test_events_are_exported(run: Run, log: Path) -> None:
     for form in ("cef", "ecs", "ocsf", "otlp", "rfc5424"):
         code, out, _ = run("events", "export", "--log", str(log), "--format", form, "--denied")
         assert (0, 3) == (code, len(out.splitlines()))
+        tail = run("events", "tail", "--log", str(log), "--format", form, "--denied")
+        assert (0, out) == tail[:2]
+    assert 2 == run("events", "tail", "--log", str(log), "--format", "cef", "--json")[0]
     code, out, _ = run("events", "export", "--log", str(log), "--format", "jsonl", "--run", "run-")
     assert [line for line in lines if '"run":"run-' in line] == out.splitlines()
     with log.open("ab") as file:
