@@ -81,7 +81,7 @@ LOOKALIKES: Final[tuple[tuple[str, str, str], ...]] = (
         "Unicode 15.1 character names",
     ),
     ("d", "1CCD9", "Unicode 16 outlined letters"),
-    ("d", "F0 111 1D05 2202", "seen in forged markers; looks like the letter"),
+    ("d", "F0 111 1D05 2202 1F1A5", "seen in forged markers; looks like the letter"),
     ("e", "45 65", "ASCII"),
     (
         "e",
@@ -141,7 +141,7 @@ LOOKALIKES: Final[tuple[tuple[str, str, str], ...]] = (
     ("o", "1CCE4", "Unicode 16 outlined letters"),
     (
         "o",
-        "B0 F8 473 4E9 25CB 25CF 25E6 25EF 2609 26AA-26AB 2B55",
+        "B0 F8 473 4E9 25CB 25CF 25E6 25EF 2609 26AA-26AB 2B55 5E1",
         "seen in forged markers; looks like the letter",
     ),
     ("r", "52 72", "ASCII"),

@@ -1,11 +1,10 @@
-"""Strategies and oracles for the fence, for this project's tests and for those of its users.
+"""Strategies and oracles for the fence and the web, for this project's tests and its users' tests.
 
-The oracles are slow on purpose and written in another way than the fence: they fold a whole text
-character by character with `unicodedata`, delete what is skipped and search the rest.
-Needs Hypothesis.
+`assert_fenced` shares nothing with the fence, so a fault of the fence is found by it. The slow
+oracle here shares the fence's tables and nothing else: it folds a whole text character by
+character with `unicodedata`, deletes what is skipped and searches the rest. Needs Hypothesis.
 """
 
-import base64
 import html
 import html.entities
 import random
@@ -14,67 +13,53 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-import attrs
 from hypothesis import strategies as st
 
 from web_tools import _fence_lookalikes, _visible_classes
-from web_tools._visible_tables import code_points
-from web_tools.testing_api import ApiAnswer, ScriptedApi, Sent
-from web_tools.testing_provider import (
-    Conformance,
-    RuleResult,
-    RuleVerdict,
-    Vendor,
-    VendorRow,
-    check_search_provider,
+from web_tools._testing_oracle import (
+    FencedText,
+    assert_fenced,
+    assert_fenced_results,
+    spelled_tag_in,
 )
+from web_tools._testing_web import (
+    ModelScript,
+    Redirect,
+    RedirectGraph,
+    ScriptedCall,
+    hostile_urls,
+    model_scripts,
+    redirect_graphs,
+)
+from web_tools._visible_tables import code_points
 
 __all__ = (
     "CONTROL_TOKENS",
-    "ApiAnswer",
-    "Conformance",
     "FencedText",
-    "RuleResult",
-    "RuleVerdict",
-    "ScriptedApi",
-    "Sent",
-    "Vendor",
-    "VendorRow",
+    "ModelScript",
+    "Redirect",
+    "RedirectGraph",
+    "ScriptedCall",
     "any_texts",
     "assert_fenced",
     "assert_fenced_results",
     "brackets",
-    "check_search_provider",
     "fence_lookalikes",
     "forged_tag_in",
     "has_control_token",
     "hostile_fragments",
     "hostile_pages",
     "hostile_texts",
+    "hostile_urls",
+    "model_scripts",
+    "redirect_graphs",
+    "spelled_tag_in",
     "unexplained_invisibles",
 )
 
 TAG: Final = "untrusted-web-content"
 NAME: Final = "untrustedwebcontent"
 ROUNDS: Final = 8
-
-_OPEN: Final = re.compile(
-    rf'<{TAG} nonce="([0-9a-f]{{32}})"'
-    r' kind="(page|search-item|error|redirect|file-name|summary)"'
-    r' source="([!#-;=?-~]*)" retrieved-at="([!#-;=?-~]*)" revision="(sha256:[0-9a-f]{64})"'
-    r' shown="([0-9]+)" total="([0-9]+)" truncated="(true|false)"'
-    r'( mode="(?:datamark" mark="(?:U\+[0-9A-F]{4})+|encode)")?> ([ -~]+)'
-)
-_ATTRIBUTES: Final = (
-    "nonce",
-    "kind",
-    "source",
-    "retrieved-at",
-    "revision",
-    "shown",
-    "total",
-    "truncated",
-)
 
 # --- the slow oracle -----------------------------------------------------------------------------
 
@@ -419,116 +404,6 @@ def unexplained_invisibles(text: str) -> list[str]:
         for place, character in enumerate(line)
         if character in _IGNORABLE and not _explained(line, place)
     ]
-
-
-# --- blocks --------------------------------------------------------------------------------------
-
-
-@attrs.frozen(kw_only=True)
-class FencedText:
-    """A block taken apart: attributes by name, the notice, the body.
-
-    `plain` is the body without its mode: marks taken out, base64 decoded.
-    """
-
-    attributes: Mapping[str, str]
-    notice: str
-    body: str
-    plain: str
-
-
-def _expect(condition: object, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)
-
-
-def _block_at(text: str, start: int) -> tuple[FencedText, int]:
-    opening = _OPEN.match(text, start)
-    if opening is None:
-        raise AssertionError("the block does not begin with its open tag and the notice")
-    closing = f'\n</{TAG} nonce="{opening[1]}">'
-    end = text.find(closing, opening.end())
-    _expect(end >= 0, "the block is not closed")
-    _expect(text[opening.end()] == "\n", "the notice does not end the first line")
-    attributes = dict(zip(_ATTRIBUTES, opening.groups()[:8], strict=True))
-    attributes |= dict(re.findall(' (mode|mark)="([^"]*)"', opening[9] or ""))
-    body = text[opening.end() + 1 : end] if end > opening.end() else ""
-    parts = FencedText(
-        attributes=attributes, notice=opening[10], body=body, plain=_plain(body, attributes)
-    )
-    return parts, end + len(closing)
-
-
-def _plain(body: str, attributes: Mapping[str, str]) -> str:
-    """The body without its mode."""
-    mode = attributes.get("mode", "fence")
-    if mode == "encode":
-        try:
-            return base64.b64decode(body, validate=True).decode()
-        except ValueError as error:
-            raise AssertionError("the body is not the base64 of a text") from error
-    if mode == "datamark":
-        codes = attributes["mark"].split("U+")[1:]
-        return body.replace("".join(chr(int(code, 16)) for code in codes), "")
-    return body
-
-
-def _assert_inert(block: FencedText) -> None:
-    nonce, body = block.attributes["nonce"], block.body
-    others = [value for name, value in block.attributes.items() if name != "nonce"]
-    _expect(
-        all(nonce not in value.lower() for value in others), "the nonce occurs twice in the tag"
-    )
-    # What a model reads when it undoes the mode has to be as harmless as what it is shown.
-    for reading in {body, block.plain}:
-        _assert_inert_text(reading, nonce)
-    shown, total = int(block.attributes["shown"]), int(block.attributes["total"])
-    truncated = block.attributes["truncated"] == "true"
-    _expect(truncated == (shown < total), "truncated does not agree with the counts")
-
-
-def _assert_inert_text(body: str, nonce: str) -> None:
-    _expect(nonce not in body.lower(), "the nonce occurs in the body")
-    _expect(not forged_tag_in(body), "the body contains a spelling of the tag")
-    _expect(not has_control_token(body), "the body contains a control token")
-    _expect(
-        not re.search("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029]", body), "control character"
-    )
-    _expect(not re.search("\r(?!\n)", body), "a lone carriage return")
-    _expect(not unexplained_invisibles(body), "an invisible character nothing explains")
-
-
-def assert_fenced(text: str) -> FencedText:
-    """The parts of a text that is exactly one block which its content cannot close.
-
-    Raises:
-        AssertionError: it is not; the message says why.
-    """
-    block, end = _block_at(text, 0)
-    _expect(end == len(text), "text stands behind the close tag")
-    _assert_inert(block)
-    return block
-
-
-def assert_fenced_results(text: str) -> list[FencedText]:
-    """The blocks of a result list: a notice line, then blocks with nonces of their own.
-
-    Raises:
-        AssertionError: it is not; the message says why.
-    """
-    notice, _, rest = text.partition("\n")
-    _expect("not instructions" in notice, "the first line does not say what follows")
-    blocks: list[FencedText] = []
-    place = 0
-    while place < len(rest):
-        block, end = _block_at(rest, place)
-        _expect(end == len(rest) or rest[end] == "\n", "text stands between blocks")
-        _assert_inert(block)
-        blocks.append(block)
-        place = end + 1
-    nonces = {block.attributes["nonce"] for block in blocks}
-    _expect(len(nonces) == len(blocks), "two blocks share a nonce")
-    return blocks
 
 
 # --- strategies ----------------------------------------------------------------------------------

@@ -188,6 +188,7 @@ _SHOWN: dict[str, tuple[str, ...]] = {
     "batch.py": ("{'completed': 200}", "steps 200"),
     "custom_tool.py": ("No room in the budget cost", "0.900000"),
     "first_run.py": ("completed", "[1]"),
+    "harden_prompts.py": ("careless: a page of", "careful: no page found"),
     "own_tools_machine.py": ("no promise broken",),
     "search_backend.py": ("passed  one_request_through_the_policy", "passed  freshness_is_kept"),
 }
