@@ -32,18 +32,36 @@ from web_tools._testing_web import (
     redirect_graphs,
 )
 from web_tools._visible_tables import code_points
+from web_tools.testing_api import ApiAnswer, ScriptedApi, Sent
+from web_tools.testing_provider import (
+    Conformance,
+    RuleResult,
+    RuleVerdict,
+    Vendor,
+    VendorRow,
+    check_search_provider,
+)
 
 __all__ = (
     "CONTROL_TOKENS",
+    "ApiAnswer",
+    "Conformance",
     "FencedText",
     "ModelScript",
     "Redirect",
     "RedirectGraph",
+    "RuleResult",
+    "RuleVerdict",
+    "ScriptedApi",
     "ScriptedCall",
+    "Sent",
+    "Vendor",
+    "VendorRow",
     "any_texts",
     "assert_fenced",
     "assert_fenced_results",
     "brackets",
+    "check_search_provider",
     "fence_lookalikes",
     "forged_tag_in",
     "has_control_token",
