@@ -19,6 +19,7 @@ a page or a provider wrote; `cause` is for the operator; the event is `violation
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -180,7 +181,9 @@ class WebToolError(WebToolsError):
         self.detail = detail
         self.violation = violation
         self.faults = faults
-        self.retry_after = retry_after
+        # What is no number of seconds could be any text of the vendor's.
+        seconds = retry_after or ""
+        self.retry_after = seconds if _SECONDS.fullmatch(seconds) else None
         self.cause = cause
         super().__init__(f"{self.code}: {message}")
 
@@ -341,6 +344,7 @@ class ProviderFault(StrEnum):
     STOPPED = "stopped"
 
 
+_SECONDS: Final = re.compile("[0-9]{1,10}")
 _PASSING_FAULTS: Final = frozenset(
     {
         ProviderFault.DEADLINE,
@@ -368,7 +372,9 @@ class SearchProviderError(WebToolsError):
         retry_after: str | None = None,
     ) -> None:
         self.fault = ProviderFault(fault)
-        self.retry_after = retry_after
+        # What is no number of seconds could be any text of the vendor's.
+        seconds = retry_after or ""
+        self.retry_after = seconds if _SECONDS.fullmatch(seconds) else None
         self.operator_text = operator_text
         self.retryable = self.fault in _PASSING_FAULTS if retryable is None else retryable
         super().__init__(f"{self.fault}: {operator_text}" if operator_text else str(self.fault))

@@ -79,7 +79,7 @@ def _length(text: str) -> int | None:
     if weeks is not None:
         return int(weeks[1]) * 7 * 86_400_000
     parts = _PARTS.fullmatch(text)
-    if parts is None or not any(parts.groups()):
+    if parts is None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
     return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000

@@ -16,7 +16,6 @@ _SHAPE: Final = re.compile(
     r"(?:T(?P<hour>[0-9]{2}):(?P<minute>[0-9]{2}):(?P<second>[0-9]{2})(?:\.(?P<fraction>[0-9]{1,30}))?"
     r"(?:Z|(?P<sign>[+-])(?P<east>[0-9]{2}):?(?P<south>[0-9]{2})))?"
 )
-_LAST_HOUR: Final = 23
 _LAST_MINUTE: Final = 59
 
 
@@ -47,7 +46,8 @@ def published_at(value: object) -> datetime | None:
 def _offset(match: re.Match[str]) -> timedelta | None:
     """East of UTC; None when no clock shows it."""
     hours, minutes = int(match["east"] or 0), int(match["south"] or 0)
-    if hours > _LAST_HOUR or minutes > _LAST_MINUTE:
+    # More than a day is refused by `timezone`.
+    if minutes > _LAST_MINUTE:
         return None
     east = timedelta(hours=hours, minutes=minutes)
     return -east if match["sign"] == "-" else east

@@ -10,6 +10,7 @@ import attrs
 
 from egress.errors import AllowlistError
 from egress.policy import AddressPolicy
+from web_tools._fields import whole_number
 from web_tools.errors import InvalidSetup
 
 __all__ = ("DEFAULT_CAP", "SETTING_TYPES", "Settings", "SettingsByAgent", "parse_settings")
@@ -100,9 +101,10 @@ def _table(value: object, path: str) -> Mapping[str, Any]:
 
 
 def _cap(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    whole = whole_number(value)
+    if whole is None or whole < 0:
         raise ValueError("must be a whole number from 0; write a large one for no cap")
-    return value
+    return whole
 
 
 def _hosts(value: object) -> frozenset[str]:

@@ -5,6 +5,7 @@ import json
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -559,6 +560,24 @@ def test_brave_and_tavily_refuse_what_the_vendor_would(query: str) -> None:
     assert (ProviderFault.QUERY_REFUSED, []) == (caught.value.detail, api.sent)
 
 
+def test_a_self_hosted_back_end_needs_its_host_named() -> None:
+    """The refusal names the setting; other private addresses stay closed all the same (19)."""
+    rows = [
+        {"url": "http://10.0.0.1/", "title": "t", "content": "c"},
+        {"url": "http://127.0.0.1:8001/", "title": "t", "content": "c"},
+    ]
+    api = ScriptedApi(lambda sent: ApiAnswer(body={"query": sent.fields["q"], "results": rows}))
+    provider = create_searxng_provider(base_url="http://127.0.0.1:8888")
+    tool = create_web_search_tool(provider=provider, config={}, wires=api.wires)
+    with pytest.raises(WebToolError) as caught:
+        asyncio.run(tool.run({"query": "kettle"}))
+
+    assert (ProviderFault.NOT_REACHABLE, []) == (caught.value.detail, api.sent)
+    assert "allowedHosts" in caught.value.message
+    found = search(provider, api.wires, "kettle").envelope["results"]
+    assert ["http://127.0.0.1:8001/"] == [row["url"] for row in found]
+
+
 def test_one_wiki_knows_no_other_site() -> None:
     """Another host finds nothing and costs no request; its own, and what stands above it, do."""
     make = VENDORS["mediawiki"].make
@@ -568,6 +587,33 @@ def test_one_wiki_knows_no_other_site() -> None:
     assert [] == api.sent
     search(make(), api.wires, "k", site="example.com")
     assert 1 == len(api.sent)
+
+
+@pytest.mark.parametrize("name", ["brave", "exa", "tavily", "searxng", "meilisearch"])
+def test_a_list_without_a_single_object_is_no_list_of_rows(name: str) -> None:
+    """Nothing found and nothing understood are different answers; one odd row is left out."""
+    row = VENDORS[name]
+    good = [VendorRow(title="t", url="https://a.example/", snippet="s", published=None)]
+
+    def answer(sent: Sent, *, odd_only: bool) -> ApiAnswer:
+        body = json.loads(json.dumps(row.rows(sent, good)))
+        rows = body["web"]["results"] if name == "brave" else body.get("results", body.get("hits"))
+        rows[:] = [7, None] if odd_only else [7, None, *rows]
+        return ApiAnswer(body=body)
+
+    found = search(row.make(), ScriptedApi(partial(answer, odd_only=False)).wires, "kettle")
+    with pytest.raises(WebToolError) as caught:
+        search(row.make(), ScriptedApi(partial(answer, odd_only=True)).wires, "kettle")
+
+    assert 1 == len(found.envelope["results"])
+    assert ProviderFault.BAD_ANSWER == caught.value.detail
+
+
+def test_an_answer_beyond_2_mib_is_refused_for_its_size() -> None:
+    """Whether or not it would be JSON where it is cut."""
+    body = '{"type": "search"}' + " " * (2 * 1024 * 1024)
+
+    assert "2 MiB" in failure(create_brave_provider(), ApiAnswer(body=body)).cause
 
 
 def test_a_key_is_not_sent_without_tls() -> None:

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from citations import document_id
 from egress.request import ApiPolicy
 from web_tools._fields import Refused
+from web_tools._provider_failure import holds_any
 from web_tools.arguments import Recency, SearchRequest, WebToolCaps
 from web_tools.contract.agents import AgentProfile, AgentProfiles, parse_agent_profile
 from web_tools.contract.credentials import (
@@ -39,6 +40,7 @@ from web_tools.contract.provider import (
     SearchRow,
     define_search_provider,
 )
+from web_tools.contract.recent import RecentAnswers
 from web_tools.contract.results import MAX_SNIPPET_CHARS, UNTRUSTED_NOTE, DropReason
 from web_tools.contract.settings import parse_settings
 from web_tools.contract.sites import site_of
@@ -380,6 +382,31 @@ def test_what_a_back_end_raises_is_one_error_without_the_query(raised: Exception
     assert [(0, str(error.detail))] == [(each.results, each.failure) for each in told]
 
 
+@pytest.mark.parametrize(
+    ("given_", "told"), [("5", "5"), ("very private words", None), ("5 words", None), (None, None)]
+)
+def test_only_seconds_are_handed_on_as_a_time_to_wait(given_: str | None, told: str | None) -> None:
+    """A vendor's text in its place goes nowhere, and neither does a number that is a secret."""
+    limited = SearchProviderError(ProviderFault.RATE_LIMITED, "x", retry_after=given_)
+
+    assert told == refusal(tool_over(Backend(limited))).retry_after
+    assert refusal(tool_over(Backend(limited)), query="RATE_LIMITED 5 x").retry_after is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "key=a/b+c", "key=a%2Fb%2Bc", "key=a%2fb%2bc", "key=%61%2f%62%2b%63", "key=a%252Fb%252Bc",
+        "A%2FB%2BC", "Basic YS9iK2M=", r'{"key": "a/b+c"}',
+    ],
+)  # fmt: skip
+def test_a_secret_is_found_in_every_spelling_of_a_url(text: str) -> None:
+    """Encoded once and twice, in any case, in base64; another text is another."""
+    assert holds_any(text, {"a/b+c"})
+    assert not holds_any(text, {"a/b+d"})
+    assert holds_any("q=very+private%20words", {"very private words"})
+
+
 def test_a_deadline_and_a_signal_end_a_call() -> None:
     """A back end that hangs is cancelled, and awaited."""
     ended = []
@@ -519,7 +546,8 @@ def test_a_profile_is_a_toml_file() -> None:
     [
         ({"maxSearchesPerDay": -1}, "maxSearchesPerDay"), ({"maxSearchesPerDay": "5"}, "maxSearchesPerDay"),
         ({"maxSearchesPerDay": None}, "maxSearchesPerDay"), ({"allowedHosts": "localhost"}, "allowedHosts"),
-        ({"allowedHosts": ["a/b"]}, "allowedHosts"), ({"allowPrivateAddresses": "false"}, "allowPrivateAddresses"),
+        ({"allowedHosts": ["a/b"]}, "allowedHosts"), ({"allowedHosts": 7}, "allowedHosts"),
+        ({"allowedHosts": {"localhost": True}}, "allowedHosts"), ({"maxSearchesPerDay": 1.5}, "maxSearchesPerDay"), ({"allowPrivateAddresses": "false"}, "allowPrivateAddresses"),
         ({"agents": []}, "agents"), ({"agents": {"b": 7}}, "agents.b"),
         ({"agents": {"b": {"allowPrivateAddresses": 1}}}, "agents.b.allowPrivateAddresses"), ([], "config"),
     ],
@@ -543,6 +571,8 @@ def test_an_override_stands_for_the_whole_value() -> None:
     assert (5, True) == (settings_.max_per_day, settings_.address.allow_private_addresses)
     assert frozenset({"search.corp"}) == settings_.address.allowed_hosts
     assert 200 == parse_settings({}).of("x").max_per_day
+    # An integral float is an integer, as everywhere.
+    assert 7 == parse_settings({"maxSearchesPerDay": 7.0}).of("x").max_per_day
 
 
 def test_zero_refuses_every_call() -> None:
@@ -617,6 +647,17 @@ def test_a_clock_that_goes_back_gives_no_day_again() -> None:
     times = [datetime(2026, 1, day, tzinfo=UTC) for day in (2, 1, 2)]
 
     assert [True, False, False] == [cap.reserve("a", limit=1, now=now) is not None for now in times]
+
+
+def test_a_place_of_yesterday_gives_nothing_back_today() -> None:
+    """A call that was refused after midnight does not add one to the new day."""
+    cap = DailyCap()
+    place = cap.reserve("a", limit=5, now=NOW)
+    cap.reserve("a", limit=5, now=NOW.replace(month=12, day=1))
+    assert place is not None
+    cap.give_back(place)
+
+    assert 1 == cap.used("a")
 
 
 # ── credentials ───────────────────────────────────────────────────────────────────────────────
@@ -734,6 +775,17 @@ def test_the_packs_door_fails_as_the_contract_does(
     assert f": {KEY}" not in shown
 
 
+def test_the_packs_door_holds_the_agent_to_its_profile() -> None:
+    """It is the same gate."""
+    backend = Backend()
+    nobody = AgentProfiles([AgentProfile(id="ava")])
+    with pytest.raises(WebToolError) as caught:
+        pack_search(tool_over(backend, agents=nobody))
+
+    assert (ProviderFault.UNAUTHORIZED, []) == (caught.value.detail, backend.asked)
+    assert "not allowed to use tool" in caught.value.cause
+
+
 def test_a_pack_provider_serves_the_contract_without_freshness() -> None:
     """Its text is plain, so nothing in it is markup."""
     hits = [SearchHit(title="R&D &amp; <b>", url="https://a.example/", snippet="a < b")]
@@ -761,6 +813,37 @@ def test_any_text_becomes_one_line(text: str) -> None:
     assert plain == " ".join(plain.split())
     assert plain == plain_text(escape_text(plain))
     assert isinstance(plain.encode(), bytes)
+
+
+@pytest.mark.parametrize(
+    ("markup", "plain"),
+    [
+        ("a</script>b", "a b"), ("a</style >b", "a b"), ('<a title="x <b>bold</b> more', '<a title="x bold more'),
+        ("a<!-->b", "a b"), ("a <!-- b", "a"), ("<a href=x'>b</a>", "b"), ("x\x07y", "x y"), ("\ud800", "\ufffd"),
+        ("&#xD800;", "\ufffd"), ("<SCRIPT>x</ScRiPt>y", "y"), ("<scripty>x", "x"), ("a<b", "a<b"), ("a<wbr>b", "ab"),
+        ("<p>a</p >b", "a b"), ("&am<b>p;</b>lt;", "&lt;"), ("<![CDATA[x]]>y", "y"), ("<!x", "<!x"),
+    ],
+)  # fmt: skip
+def test_markup_at_its_edges(markup: str, plain: str) -> None:
+    """What ends nothing hides nothing; what is no tag is text."""
+    assert plain == plain_text(markup)
+
+
+def test_an_offset_counts_in_its_direction() -> None:
+    """West of UTC is later there, and no clock shows 24 hours or 60 minutes."""
+    assert at("2026-09-01T07:00:00-02:00") == at("2026-09-01T09:00:00Z")
+    assert published_at("2026-09-01T07:00:00-24:00") is None
+    assert published_at("2026-09-01T07:00:00+00:60") is None
+
+
+def test_few_answers_are_kept() -> None:
+    """The oldest goes; one that is asked again does not stay for that."""
+    recent = RecentAnswers[int](60)
+    for number in range(20):
+        recent.keep(number, number, now=NOW)
+
+    assert [None, None, 4, 19] == [recent.find(number, now=NOW) for number in (0, 3, 4, 19)]
+    assert recent.find(19, now=NOW.replace(hour=11)) is None
 
 
 @settings(max_examples=100)
