@@ -251,8 +251,22 @@ def test_a_package_that_cannot_be_set_up_is_an_error_at_load(install: Any) -> No
             raise RuntimeError(block)
 
     silent, broken = Silent(), Broken()
-    assert "no installed package" in fault({"some": ON}, [])
+
+    class Twice(Backend):
+        def setup(self, context: Any) -> None:
+            super().setup(context)
+            super().setup(context)
+
+    class Other(Backend):
+        def setup(self, context: Any) -> None:
+            context.tools.register("web.search")
+
     assert "cannot be loaded" in fault({"some": ON}, install(some=None))
+    assert "twice" in fault({"some": ON}, install(some=Twice()))
+    assert "something that is not web.search" in fault({"some": ON}, install(some=Other()))
+    rival = metadata.EntryPoint(name="some", value="another_module", group=GROUP)
+    assert "two installed packages" in fault({"some": ON}, [*install(some=Backend()), rival])
+    assert "no installed package" in fault({"some": ON}, [])
     assert "does not register" in fault({"some": ON}, install(some=silent))
     assert "cannot be set up" in fault({"some": ON}, install(some=broken))
     assert "enabled" in fault({"some": {"enabled": "yes"}}, [])

@@ -536,6 +536,8 @@ def test_searxng_without_an_answering_engine_has_failed() -> None:
         ("mojeek", ApiAnswer(body={"response": {"status": "ERROR: Daily Limit Reached"}}), ProviderFault.QUOTA, False),
         ("mediawiki", ApiAnswer(body={"error": {"code": "maxlag"}}), ProviderFault.UNAVAILABLE, True),
         ("opensearch", ApiAnswer(body={"timed_out": True, "_shards": {"failed": 0}, "hits": {"hits": []}}), ProviderFault.UNAVAILABLE, True),
+        ("opensearch", ApiAnswer(body={"timed_out": False, "_shards": {"failed": 1}, "hits": {"hits": []}}), ProviderFault.UNAVAILABLE, True),
+        ("kagi", ApiAnswer(body={"data": [{"t": 0, "url": "https://a.example/"}]}), ProviderFault.BAD_ANSWER, False),
         ("brave", ApiAnswer(status=500), ProviderFault.UNAVAILABLE, True),
         ("brave", ApiAnswer(status=404), ProviderFault.UNAVAILABLE, False),
         ("brave", ApiAnswer(body={"type": "search", "query": {"search_operators": {"applied": True}}}), ProviderFault.BAD_ANSWER, False),
@@ -554,10 +556,14 @@ def test_what_went_wrong_has_its_word(
 def test_brave_and_tavily_refuse_what_the_vendor_would(query: str) -> None:
     """Nothing is sent for a query beyond the vendor's limits."""
     api = ScriptedApi([])
-    with pytest.raises(WebToolError) as caught:
-        search(create_brave_provider(), api.wires, query)
+    makers = (
+        [create_brave_provider] if " " in query else [create_brave_provider, create_tavily_provider]
+    )
+    for make in makers:
+        with pytest.raises(WebToolError) as caught:
+            search(make(), api.wires, query)
 
-    assert (ProviderFault.QUERY_REFUSED, []) == (caught.value.detail, api.sent)
+        assert (ProviderFault.QUERY_REFUSED, []) == (caught.value.detail, api.sent)
 
 
 def test_a_self_hosted_back_end_needs_its_host_named() -> None:
@@ -585,8 +591,9 @@ def test_one_wiki_knows_no_other_site() -> None:
 
     assert [] == search(make(), api.wires, "k", site="example.org").envelope["results"]
     assert [] == api.sent
-    search(make(), api.wires, "k", site="example.com")
-    assert 1 == len(api.sent)
+    search(make(), api.wires, "k", site="example.com", freshness="P1D", count=3)
+    # It cannot filter by date, so more is asked for and filtered here.
+    assert ["50"] == [sent.fields["srlimit"] for sent in api.sent]
 
 
 @pytest.mark.parametrize("name", ["brave", "exa", "tavily", "searxng", "meilisearch"])

@@ -319,6 +319,16 @@ def test_nothing_understood_is_no_empty_list(answer: Any) -> None:
     assert ProviderFault.BAD_ANSWER == refusal(tool_over(Backend(answer))).detail
 
 
+def test_an_answer_is_looked_at_within_bounds() -> None:
+    """A thousand rows, and no part of a row beyond 65,536 characters."""
+    many = [row(f"https://a.example/{n}") for n in range(1001)]
+    many[1000] = row("https://b.example/")
+    long = [row("https://a.example/", snippet="x" * 65_537), row("https://b.example/")]
+
+    assert [] == ask(tool_over(Backend(many)), site="b.example")["results"]
+    assert ["https://b.example/"] == [r["url"] for r in ask(tool_over(Backend(long)))["results"]]
+
+
 def test_unsupported_options_are_refused_before_anything_is_spent() -> None:
     """By name; what is not asked for does not matter."""
     backend = Backend()
