@@ -79,25 +79,31 @@ class AddressBook:
         # As an ordered set, which is small while it is empty.
         self._charged: dict[str, None] = {}
         # Those that cannot be found in the messages of a saved run again, in order.
-        self.kept: list[tuple[str, AddressOrigin]] = []
+        self.kept: list[tuple[str, AddressOrigin, int]] = []
 
-    def add(self, urls: Iterable[str], origin: AddressOrigin) -> None:
+    def add(self, urls: Iterable[str], origin: AddressOrigin, *, keep: bool = False) -> None:
         """Know canonical addresses; links are known together, for each is one choice of them all.
 
-        What is known from a better place already is no choice that the page gave.
+        What is known from a better place already is no choice that the page gave. With *keep*, a
+        saved run cannot find them in its messages again.
         """
         together = dict.fromkeys(urls)
         tells = 0
         if origin is AddressOrigin.PAGE_LINK:
             tells = millibits_of(sum(self.origin(url) not in _BETTER for url in together))
         for url in together:
-            known = self._known.get(url)
-            if known is None or _BEST_FIRST.index(origin) < _BEST_FIRST.index(known[0]):
-                self._known[url] = (origin, tells)
-                if origin in _KEPT:
-                    self.kept.append((url, origin))
-            elif origin is known[0]:
-                self._known[url] = (origin, max(tells, known[1]))
+            self._add(url, origin, tells, keep=keep or origin in _KEPT)
+
+    def _add(self, url: str, origin: AddressOrigin, tells: int, *, keep: bool) -> None:
+        known = self._known.get(url)
+        if known is not None:
+            if _BEST_FIRST.index(origin) > _BEST_FIRST.index(known[0]):
+                return
+            if origin is known[0] and tells <= known[1]:
+                return
+        self._known[url] = (origin, tells)
+        if keep:
+            self.kept.append((url, origin, tells))
 
     def origin(self, url: str) -> AddressOrigin:
         """Where an address is known from; composed when it is not known."""
@@ -145,14 +151,16 @@ class AddressBook:
             self._spent[str(site)] = max(told, self._spent.get(str(site), 0))
         self._charged.update(dict.fromkeys(map(str, value["charged"])))
 
-    def restore_known(self, pairs: Iterable[Any]) -> None:
+    def restore_known(self, rows: Iterable[Any]) -> None:
         """Take in what stood in `kept`.
 
         Raises:
             TypeError, ValueError: not of that form.
         """
-        for url, origin in pairs:
-            self.add([str(url)], AddressOrigin(origin))
+        for url, origin, tells in rows:
+            if type(tells) is not int or tells < 0:
+                raise ValueError("what a choice tells is a count")
+            self._add(str(url), AddressOrigin(origin), tells, keep=True)
 
 
 # The others are found again in the messages of a saved run.

@@ -82,8 +82,10 @@ class ToolOutput:
     """What a tool gives back.
 
     `data` is for the host (plain values), `text` is what the model sees. `framed` says that
-    `text` already stands inside a fence; it is believed of a `FramingRuntime` alone, and so is `found`:
-    the addresses that a search gave. `label` is set by the runtime that ran the tool,
+    `text` already stands inside a fence; it is believed of a `FramingRuntime` alone, and so are
+    `found`, the addresses that a search gave, `links`, those that a page offered beside its text, and
+    `bits`: how much the output can tell of what was read, where that is less than a text; then its
+    label may be better than its tool's. `label` is set by the runtime that ran the tool,
     never taken from a result's body; the default is the least trusted.
     """
 
@@ -99,6 +101,8 @@ class ToolOutput:
     framed: bool = False
     turn: Turn | None = None
     found: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    bits: float | None = None
 
     def shown_as(self, text: str, label: Label, *, framed: bool) -> ToolOutput:
         """The output with another text for the model, and under another label."""
@@ -117,6 +121,9 @@ class ToolOutput:
             retryable=self.retryable,
             framed=framed,
             turn=self.turn,
+            found=self.found,
+            links=self.links,
+            bits=self.bits,
         )
 
 

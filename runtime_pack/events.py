@@ -38,6 +38,7 @@ class EventType(StrEnum):
     RUN_GRANTED = "run:granted"
     LABEL_RAISED = "label:raised"
     LABEL_DECIDED = "label:decided"
+    LABEL_LOWERED = "label:lowered"
     ANSWER_DEFUSED = "answer:defused"
     LOG_OPENED = "log:opened"
     LOG_RECOVERED = "log:recovered"
@@ -77,6 +78,7 @@ class EventCode(StrEnum):
     LBL002O = "LBL002O"
     LBL003D = "LBL003D"
     LBL004O = "LBL004O"
+    LBL005O = "LBL005O"
     LOG001O = "LOG001O"
     LOG002O = "LOG002O"
     LOG003E = "LOG003E"
@@ -264,6 +266,12 @@ EVENT_ROWS: Final[Mapping[EventCode, EventRow]] = {
         _S.MEDIUM,
         "Images, reference links or links of an answer would have told somebody something: they are text.",
         "Look at the sources of the run: one of them may have asked for it.",
+    ),
+    EventCode.LBL005O: _row(
+        _T.LABEL_LOWERED,
+        _S.LOW,
+        "A typed answer about a page is `internal`; `millibits` is the most that it can tell of it.",
+        "None; many of them add up to a text.",
     ),
     EventCode.LOG001O: _row(_T.LOG_OPENED, _S.INFO, "A writer opened the log.", "None."),
     EventCode.LOG002O: _row(_T.LOG_CLOSED, _S.INFO, "The writer closed the log.", "None."),

@@ -27,6 +27,7 @@ __all__ = (
     "AddressingRuntime",
     "Answer",
     "Approver",
+    "Aside",
     "Chance",
     "Clock",
     "ContextFactory",
@@ -80,6 +81,16 @@ def _drop(_event: Event) -> None:
     """Without a task guard there is no log to record to."""
 
 
+class Aside(Protocol):
+    """One request to the model that is no turn of the run: reserved, bounded and charged as one."""
+
+    async def __call__(
+        self, step: str, messages: Sequence[Message], *, max_output_tokens: int
+    ) -> Turn | ToolOutput:
+        """What the model answered; or, if it could not be asked, the refusal to give back."""
+        ...
+
+
 def _follow(_before: str, _url: str) -> tuple[BrokenRule, ...]:
     """Without a task guard there is no label: the list of the runtime decides."""
     return ()
@@ -99,6 +110,8 @@ class ExecutionContext:
         request: the turn to take, for `agent:execute-turn` only.
         hop: says which rules are against following a redirect from one address to another; none
             when it may be followed. It decides without I/O.
+        aside: asks the run's model something beside the run's own history, without tools; None
+            without a task guard. Its tokens and money are the run's.
         on_delta: hears each piece of the answer's text as it comes, for `agent:execute-turn` only;
             None when nobody listens. A model that cannot stream leaves it alone. It only adds the
             pieces to a stream: what counts is the turn that is returned.
@@ -116,6 +129,7 @@ class ExecutionContext:
     burned: set[str] = attrs.field(factory=set)
     record: Callable[[Event], None] = _drop
     hop: Callable[[str, str], tuple[BrokenRule, ...]] = _follow
+    aside: Aside | None = None
     request: TurnRequest | None = None
     on_delta: Callable[[str], None] | None = None
 

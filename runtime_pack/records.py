@@ -6,6 +6,7 @@ Events carry digests and counts; arguments, queries and page text never enter th
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -29,6 +30,7 @@ __all__ = (
     "call_notified",
     "digest_text",
     "label_decided",
+    "label_lowered",
     "label_raised",
     "links_defused",
     "log_code",
@@ -232,6 +234,12 @@ def label_raised(subject: Subject, before: Label, after: Label, turn: int) -> En
 
 def _words(label: Label) -> dict[str, Json]:
     return {"integrity": str(label.integrity), "confidentiality": str(label.confidentiality)}
+
+
+def label_lowered(subject: Subject, tool: str, bits: float) -> Entry:
+    """An output that can tell no more than so many bits of what was read: its label is better."""
+    body: dict[str, Json] = {"tool": tool, "millibits": math.ceil(bits * 1000)}
+    return Entry(EventCode.LBL005O, subject, body, None, f"{subject.get('step')}:bits")
 
 
 def label_decided(

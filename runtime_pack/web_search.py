@@ -14,7 +14,8 @@ import orjson
 
 from runtime_pack.catalog import CatalogTool, Effects, Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import CallCode, ContractError
-from runtime_pack.labels import Integrity, Label
+from runtime_pack.label_table import SideEffect
+from runtime_pack.labels import Confidentiality, Integrity, Label
 from runtime_pack.machine import refusal
 from runtime_pack.messages import Json
 from runtime_pack.ports import ExecutionContext
@@ -26,7 +27,7 @@ from web_tools.errors import RefusalReason, SearchRefused, WebErrorCode, WebTool
 __all__ = ("web_search_tool",)
 
 _CALL_SECONDS: Final = 120.0
-_EXTERNAL: Final = Label(integrity=Integrity.EXTERNAL)
+_EXTERNAL: Final = Label(integrity=Integrity.EXTERNAL, confidentiality=Confidentiality.PUBLIC)
 
 
 def web_search_tool(
@@ -49,6 +50,8 @@ def web_search_tool(
         effects=Effects.REPEATABLE,
         invalid_code=WebErrorCode.INVALID_INPUT,
         approval_class=asked,
+        output_confidentiality=Confidentiality.PUBLIC,
+        side_effects=(SideEffect.READ_NET,),
     )
 
     async def handler(arguments: Mapping[str, Json], context: ExecutionContext) -> ToolOutput:

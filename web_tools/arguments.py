@@ -24,8 +24,10 @@ from web_tools._fields import (
     whole_number,
 )
 from web_tools.errors import InvalidCaps
+from web_tools.typed_question import EXTRACT_SCHEMA, Question, parse_question
 
 __all__ = (
+    "ASKING_READ_SCHEMA",
     "MAX_QUERY_CHARS",
     "MAX_URL_CHARS",
     "READ_SCHEMA",
@@ -122,12 +124,14 @@ class ReadRequest:
         max_bytes: Counts UTF-8 bytes of the extracted text.
         max_redirects: Of the host's caps; meta refreshes count.
         timeout_seconds: Of the host's caps; over every request of the read.
+        question: What is to be read out of the page in place of its text; None for the text.
     """
 
     url: str
     max_bytes: int
     max_redirects: int = 5
     timeout_seconds: float = 30.0
+    question: Question | None = None
 
 
 def _schema(properties: Mapping[str, Any], *required: str) -> Mapping[str, Any]:
@@ -181,6 +185,12 @@ READ_SCHEMA: Final = _schema(
 )
 """JSON Schema of the arguments of web:read."""
 
+ASKING_READ_SCHEMA: Final = _schema(
+    {**READ_SCHEMA["properties"], "extract": EXTRACT_SCHEMA},
+    "url",
+)
+"""The same with `extract`, for hosts that let a model ask a typed question about a page."""
+
 
 def parse_search_arguments(raw: object, caps: WebToolCaps) -> SearchRequest:
     """The search that *raw* asks for, with `limit` lowered to the host's cap.
@@ -201,15 +211,19 @@ def parse_search_arguments(raw: object, caps: WebToolCaps) -> SearchRequest:
     )
 
 
-def parse_read_arguments(raw: object, caps: WebToolCaps) -> ReadRequest:
+def parse_read_arguments(raw: object, caps: WebToolCaps, *, asking: bool = False) -> ReadRequest:
     """The read that *raw* asks for, with `max_bytes` lowered to the host's cap.
+
+    With *asking*, it may have a typed question in `extract`.
 
     Raises:
         WebToolError: WEB_INVALID_INPUT with the path of every fault.
     """
-    fields = Fields(raw, READ_SCHEMA["properties"])
+    schema = ASKING_READ_SCHEMA if asking else READ_SCHEMA
+    fields = Fields(raw, schema["properties"])
     url = fields.required("url", _url)
     asked = fields.optional("max_bytes", _count)
+    question = fields.optional("extract", parse_question) if asking else None
     fields.refuse_if_faulty()
     wanted = caps.default_read_bytes if asked is None else asked
     return ReadRequest(
@@ -217,6 +231,7 @@ def parse_read_arguments(raw: object, caps: WebToolCaps) -> ReadRequest:
         max_bytes=min(wanted, caps.max_read_bytes),
         max_redirects=caps.max_redirects,
         timeout_seconds=caps.timeout_seconds,
+        question=question,
     )
 
 

@@ -257,6 +257,7 @@ class GuardedRuntime:
         self.judge = Judge(task_run, inner)
         self.execution = Execution(task_run, inner)
         self.turns = Turns(task_run, inner, self._model_name)
+        task_run.aside = self.turns.aside
 
     def check_price(self, model: str | None) -> None:
         """Say before a run starts that its model has no price. None: the name is not known yet.

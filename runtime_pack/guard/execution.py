@@ -33,6 +33,7 @@ from runtime_pack.records import (
     StepRecord,
     Subject,
     digest_text,
+    label_lowered,
     log_host,
     step_finished,
     step_started,
@@ -138,6 +139,7 @@ def call_context(
         burned=run.burned,
         record=Recorder(run, step),
         hop=run.hop,
+        aside=run.aside,
     )
 
 
@@ -215,8 +217,10 @@ class Execution:
         """What an output makes of the run: its label, what a search found, what repeats are told."""
         run = self._run
         run.take_label(output.label, step)
-        if output.found and self._frames(spec.name):
-            run.flow.offer(output.found)
+        if (output.found or output.links) and self._frames(spec.name):
+            run.flow.offer(output.found, output.links)
+        if output.bits is not None and output.label.integrity is not Integrity.EXTERNAL:
+            run.enter_in_log(label_lowered(run.subject(step), spec.name, output.bits))
         if output is not CUT:
             run.repeats.settle(step, Recorded(output.text, output.ok, output.label))
 
@@ -360,7 +364,9 @@ class Execution:
     def _labelled(self, output: ToolOutput, spec: ToolSpec) -> ToolOutput:
         """The output with a label no better than its tool's, fenced if it comes from outside."""
         run = self._run
-        label, text = join(output.label, spec.floor_label), output.text
+        label, text = output.label, output.text
+        if output.bits is None or not self._frames(spec.name):
+            label = join(label, spec.floor_label)
         if output.citations:
             label = join(label, _cited(output.citations))
         # Our own words about an output that is none need no fence.
@@ -424,8 +430,14 @@ def _is_well_formed(output: ToolOutput) -> bool:
         and isinstance(output.provenance, tuple)
         and (not output.provenance or all(isinstance(word, str) for word in output.provenance))
         and isinstance(output.found, tuple)
-        and (not output.found or all(isinstance(url, str) for url in output.found))
+        and isinstance(output.links, tuple)
+        and all(isinstance(url, str) for url in (*output.found, *output.links))
+        and (output.bits is None or _is_amount(output.bits))
     )
+
+
+def _is_amount(bits: object) -> bool:
+    return isinstance(bits, float) and bits >= 0
 
 
 def _cited(citations: Iterable[Citation]) -> Label:

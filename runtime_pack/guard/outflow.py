@@ -90,9 +90,10 @@ class Outflow:
         """A message has become a part of the context; *own* says that a person or the host wrote it."""
         self._unread.append((message, own))
 
-    def offer(self, urls: Iterable[str]) -> None:
-        """A search has given these addresses."""
-        self.book.add(self._canonical(urls), AddressOrigin.SEARCH)
+    def offer(self, found: Iterable[str], links: Iterable[str] = ()) -> None:
+        """A search has given addresses, or a page links that do not stand in what was told of it."""
+        self.book.add(self._canonical(found), AddressOrigin.SEARCH)
+        self.book.add(self._canonical(links), AddressOrigin.PAGE_LINK, keep=True)
 
     def said_by_person(self, spec: ToolSpec, arguments: Mapping[str, Json]) -> None:
         """A person has written these arguments: what stands in its destinations is from the user."""

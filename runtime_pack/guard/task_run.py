@@ -55,6 +55,7 @@ from runtime_pack.messages import Json, clean_text
 from runtime_pack.policy import TaskContract
 from runtime_pack.ports import (
     Approver,
+    Aside,
     Chance,
     Clock,
     Emitter,
@@ -258,6 +259,7 @@ class TaskRun:
         "_scopes",
         "allowlists",
         "approver",
+        "aside",
         "asked_under",
         "audit",
         "brought",
@@ -344,6 +346,8 @@ class TaskRun:
         self.step_costs: dict[str, int] = {}
         self.measure()
         self.flow = Outflow(contract.preset) if flow is None else flow
+        # How a tool asks the model something; set by the runtime that takes the run's turns.
+        self.aside: Aside | None = None
         self._begin_records()
         self._refused_limit = contract.refused_limit
         # Twice the steps, those that are granted later included, unless a number was named.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 import attrs
 
-from runtime_pack.catalog import TURN_TOOL, ToolOutput
+from runtime_pack.catalog import TURN_TOOL, Executed, ToolOutput
 from runtime_pack.errors import (
     AuditError,
+    CallCode,
     EmitterError,
     ModelError,
     ModelRequestError,
@@ -18,14 +20,14 @@ from runtime_pack.errors import (
 )
 from runtime_pack.fault_log import log_fault
 from runtime_pack.guard.bounded import StrayCancellation, TimeUp, bounded
-from runtime_pack.guard.execution import Recorder
+from runtime_pack.guard.execution import Recorder, exhausted
 from runtime_pack.guard.meter import Bid, Meter, may_be_billed
 from runtime_pack.guard.retries import Asking, NotAnswered, reported
 from runtime_pack.guard.task_run import TaskRun
 from runtime_pack.inner import inner
 from runtime_pack.ledger import DURATION, TURNS, UNLIMITED, WRAP_UP, Shortfall
-from runtime_pack.machine import Outcome, OutcomeKind, budget_stop, failure
-from runtime_pack.messages import FinishReason, Turn, turn_fault
+from runtime_pack.machine import Outcome, OutcomeKind, budget_stop, failure, refusal
+from runtime_pack.messages import FinishReason, Message, Transcript, Turn, turn_fault
 from runtime_pack.ports import ExecutionContext, ToolRuntime, TurnRequest
 from runtime_pack.records import turn_finished, turn_record, turn_started
 
@@ -73,12 +75,14 @@ class Reserved:
 class Turns:
     """Takes turns through the inner runtime."""
 
-    __slots__ = ("_inner", "_model", "_run")
+    __slots__ = ("_asked_model", "_inner", "_model", "_run")
 
     def __init__(self, run: TaskRun, inner: ToolRuntime, model: str | None) -> None:
         self._run = run
         self._inner = inner
         self._model = model
+        # The model that the last turn was asked of by name.
+        self._asked_model: str | None = None
 
     def reserve(self, request: TurnRequest, *, closing: bool = False) -> Reserved | TurnResult:
         """A reserved turn, or why there is none. `closing` is the wrap-up, on its own line.
@@ -103,6 +107,56 @@ class Turns:
         except PriceUnknown as unknown:
             return TurnResult(lost=failure("model", StopCode.PRICE_UNKNOWN, str(unknown)))
         return bid if isinstance(bid, Bid) else TurnResult(lost=_spent(bid))
+
+    async def aside(
+        self, step: str, messages: Sequence[Message], *, max_output_tokens: int
+    ) -> Turn | ToolOutput:
+        """Ask the model something beside the history, without tools; once, and it is no turn.
+
+        Raises:
+            TimeUp: the run's time ended, or `cancel` and `pause` did.
+        """
+        run = self._run
+        request = TurnRequest(
+            messages=Transcript(list(messages)),
+            tools=(),
+            model=self._asked_model,
+            max_output_tokens=max_output_tokens,
+        )
+        bid = None if run.meter is None else self._bid(run.meter, request, closing=False)
+        if isinstance(bid, TurnResult):
+            return _unasked(bid.lost)
+        inside = ExecutionContext(
+            run=run.id,
+            task=run.task,
+            step=step,
+            turn=run.turn,
+            label=run.label,
+            burned=run.burned,
+            record=Recorder(run, step),
+            request=_within(request, bid),
+        )
+        turn: Turn | None = None
+        lost: Outcome | None = None
+        run.ledger.attempts += 1
+        try:
+            turn = await bounded(run, None, self._ask(inside))
+        except ModelRequestError as error:
+            usage = reported(error)
+            if usage is not None:
+                run.ledger.charge(usage)
+            if bid is not None:
+                self._charge_failed(bid, error, heard=False)
+            lost = failure("model", StopCode.MODEL_ERROR, str(error.fault))
+        except (ModelError, StrayCancellation):
+            lost = failure("model", StopCode.MODEL_ERROR, "the model's adapter failed")
+        finally:
+            if bid is not None:
+                lost = self._settle(bid, turn) or lost
+        if turn is None or lost is not None:
+            return _unasked(lost)
+        run.ledger.charge(turn.usage)
+        return turn
 
     def give_up(self, reserved: Reserved) -> None:
         """The turn will not be asked for; it counts as used, as every turn that was begun does."""
@@ -149,7 +203,7 @@ class Turns:
     ) -> TurnResult:
         step, bid = reserved.step, reserved.bid
         run, begun = self._run, self._run.clock.monotonic()
-        run.asked_under = run.label
+        run.asked_under, self._asked_model = run.label, request.model
         turn: Turn | None = None
         lost: Outcome | None = _TORN
         again = False
@@ -303,6 +357,15 @@ class Turns:
             run.audit.take(turn_finished(run.subject(step), record, came), run.beside)
         if run.observer is not None:
             run.observer.turn_ended(step, asking.attempt, came, lost)
+
+
+def _unasked(lost: Outcome | None) -> ToolOutput:
+    """What a tool gives back that could not ask: the budget, or that the model did not answer."""
+    stop = None if lost is None else lost.stop
+    if stop is not None and stop.shortfall is not None:
+        return exhausted(stop.shortfall)
+    text = "The model could not be asked."
+    return refusal(CallCode.TOOL_ERROR, text, executed=Executed.YES, retryable=True)
 
 
 def _spent(short: Shortfall) -> Outcome:

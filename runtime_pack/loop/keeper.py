@@ -74,7 +74,7 @@ class Taken:
     burned: set[str] = attrs.field(factory=set)
     grants: list[Grant] = attrs.field(factory=list)
     compaction: Compaction | None = None
-    addresses: list[tuple[str, str]] = attrs.field(factory=list)
+    addresses: list[Any] = attrs.field(factory=list)
 
 
 def read_rows(rows: Sequence[bytes]) -> Taken:
@@ -125,7 +125,7 @@ def _take_burned(taken: Taken, value: Any) -> None:
 
 
 def _take_addresses(taken: Taken, value: Any) -> None:
-    taken.addresses += [(str(url), str(origin)) for url, origin in value]
+    taken.addresses += value
 
 
 def _take_grant(taken: Taken, value: Any) -> None:
@@ -445,7 +445,7 @@ class Keeper:
             self._burned_saved.update(fresh)
         known = run.flow.book.kept
         if len(known) != self._addresses_saved:
-            fresh_ones = [list(pair) for pair in known[self._addresses_saved :]]
+            fresh_ones: list[Json] = [list(row) for row in known[self._addresses_saved :]]
             self._rows.append(_encoded({"addresses": fresh_ones}))
             self._addresses_saved = len(known)
         rows = tuple(self._rows)

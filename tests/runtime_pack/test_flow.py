@@ -498,6 +498,8 @@ def test_search_results_and_the_operators_addresses_are_kept_for_saved_runs() ->
     restored.restore_known(json.loads(json.dumps(book.kept)))
 
     assert restored.kept == book.kept
+    with pytest.raises(ValueError):
+        restored.restore_known([["https://x.example/", "page_link", -1]])
     assert restored.origin("https://r.example/1") is AddressOrigin.SEARCH
     assert restored.origin("https://o.example/") is AddressOrigin.OPERATOR
     assert restored.origin(DOCS) is AddressOrigin.COMPOSED

@@ -31,7 +31,7 @@ from runtime_pack import (
     parse_decision,
 )
 from runtime_pack.approvals import DecisionRefused, digest_arguments
-from runtime_pack.catalog import Effects, Executed, index_catalog
+from runtime_pack.catalog import Effects, Executed, ToolOutput, index_catalog
 from runtime_pack.errors import CallCode, RuntimePackError
 from runtime_pack.events import EVENT_ROWS, EventCode
 from runtime_pack.labels import (
@@ -539,3 +539,18 @@ def test_what_is_kept_takes_as_much_memory_as_it_needs() -> None:
 
     assert kept == encoded
     assert kept is not encoded
+
+
+def test_an_output_that_is_shown_otherwise_keeps_everything_else() -> None:
+    """It is copied field by field: one that is added later must not be forgotten."""
+    values: dict[str, Any] = {
+        "ok": False, "text": "a", "data": {"a": 1}, "code": "CODE", "label": CLEAN,
+        "provenance": ("p",), "citations": ("c",), "executed": Executed.NO, "retryable": True,
+        "framed": False, "turn": Turn(status=TurnStatus.REPLY), "found": ("f",), "links": ("l",),
+        "bits": 1.0,
+    }  # fmt: skip
+    assert set(values) == {field.name for field in attrs.fields(ToolOutput)}
+    shown = ToolOutput(**values).shown_as("b", UNLABELLED, framed=True)
+
+    changed = {"text": "b", "label": UNLABELLED, "framed": True}
+    assert {name: getattr(shown, name) for name in values} == values | changed

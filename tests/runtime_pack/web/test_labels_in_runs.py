@@ -317,6 +317,33 @@ def test_strictly_search_results_and_page_links_are_known() -> None:
     asyncio.run(main())
 
 
+def test_a_search_result_is_known_better_than_a_link() -> None:
+    """With data of the workspace it is read, where the link of a page is asked about; so after a restart."""
+
+    async def main() -> None:
+        hit = SearchHit(title="t", url="https://docs.example/hit", snippet="s")
+        first = Stage(
+            look("files:read"),
+            calls(("s", "web:search", '{"query":"x"}')),
+            send(),
+            hits=[hit],
+            preset="strict",
+        )
+        waiting = await first.go("go")
+        after = Stage(
+            read("https://docs.example/hit"),
+            read("https://docs.example/next", "r2"),
+            pages=[page("https://docs.example/next")],
+            preset="strict",
+        )
+        result = await after.resume(first.store, decide(waiting, "deny"))
+
+        assert after.fetched == ["https://docs.example/hit"]
+        assert rules(result) == [("page_link",)]
+
+    asyncio.run(main())
+
+
 def test_a_denial_tells_the_model_which_rule_and_where_without_the_payload() -> None:
     """So that it can explain; the log has the same."""
 
