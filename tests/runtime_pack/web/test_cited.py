@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
+import attrs
 import pytest
 from click.testing import CliRunner
 
-from citations import MemoryRevisionStore, QuoteReason, Verdict, revision_id, verify
+from citations import (
+    KnowledgeCitation,
+    MemoryRevisionStore,
+    QuoteReason,
+    Verdict,
+    document_id,
+    revision_id,
+    verify,
+)
 from runtime_pack import (
+    AgentTaskRun,
+    CatalogTool,
     Completed,
+    ExecutionContext,
     LoopError,
     LoopResult,
     SearchHit,
     StopCode,
+    SubAgent,
     Suspended,
     TaskContract,
+    ToolOutput,
+    ToolSpec,
     TurnInput,
     UserMessage,
     build_web_tool_catalog,
@@ -26,11 +43,12 @@ from runtime_pack import (
     create_fixture_web_search_provider,
     create_web_tool_runtime,
     run_governed_agent_loop,
+    sub_agent_tool,
 )
 from runtime_pack.cited import CitationCheck, canonical_address, cite_saved_run, collect_evidence
 from runtime_pack.cli.cite import command
 from runtime_pack.errors import ContractError, StateRefused
-from runtime_pack.messages import Turn
+from runtime_pack.messages import Json, Turn
 from runtime_pack.revisions import DirectoryRevisionStore
 from runtime_pack.state_folder import open_store
 from runtime_pack.stores import RunStore
@@ -296,3 +314,61 @@ def test_a_run_without_an_answer_has_nothing_to_cite(tmp_path: Path) -> None:
 
     with pytest.raises(StateRefused, match="no answer"):
         asyncio.run(cite_saved_run(open_store(tmp_path), run, texts))
+
+
+# ── sub-agents ────────────────────────────────────────────────────────────────────────────────
+
+
+def _citing(name: str, url: str) -> CatalogTool:
+    citation = KnowledgeCitation(
+        source_id="docs.example",
+        document_id=document_id(url),
+        path=url,
+        revision_id=revision_id(TEXT),
+        retrieved_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+    async def handler(given: Mapping[str, Json], context: ExecutionContext) -> ToolOutput:
+        return ToolOutput(ok=True, text=TEXT, citations=(citation,))
+
+    spec = ToolSpec(name=name, description=name, parameters={"type": "object"})
+    return CatalogTool(spec=spec, handler=handler)
+
+
+def test_what_a_sub_agent_read_is_evidence_of_its_parent() -> None:
+    """What it only found is not: its parent would take it for a page."""
+
+    async def main() -> LoopResult:
+        run = create_agent_task_run(TaskContract())
+        tools = [
+            _citing("docs:read", "https://docs.example/read"),
+            _citing("search", "https://docs.example/found"),
+        ]
+
+        def make(child: AgentTaskRun) -> SubAgent:
+            model = ScriptedModel(
+                [calls(("a", "docs:read", "{}"), ("b", "search", "{}")), reply("read")]
+            )
+            runtime = child.guard_runtime(create_agent_runtime(model=model, tools=tools))
+            return SubAgent(runtime=runtime, tool_catalog=[tool.spec for tool in tools])
+
+        contract = TaskContract(max_steps=5, max_turns=5, max_duration_seconds=60)
+        helper = sub_agent_tool(
+            run, name="agent:help", description="Helps.", make=make, contract=contract, allowlist=[]
+        )
+        model = ScriptedModel([calls(("h", "agent:help", '{"task": "x"}')), reply("done")])
+        return await run_governed_agent_loop(
+            runtime=run.guard_runtime(create_agent_runtime(model=model, tools=[helper])),
+            execute_turn_input=TurnInput(
+                messages=[UserMessage(text="go")], tool_catalog=[helper.spec]
+            ),
+        )
+
+    result = asyncio.run(main())
+
+    (record,) = [step for step in result.steps if step.tool == "agent:help"]
+    assert [wire["path"] for wire in record.citations] == ["https://docs.example/read"]
+    failed = attrs.evolve(record, ok=False)
+    assert collect_evidence([failed], result.messages, {}).seen == ()
+    evidence = collect_evidence(result.steps, result.messages, {})
+    assert [seen.kind for seen in evidence.seen] == ["page"]
