@@ -83,7 +83,7 @@ def exited(kind: str, folder: Path) -> str:
         [sys.executable, "-c", SCRIPT, kind, str(folder)],
         capture_output=True,
         text=True,
-        timeout=40,
+        timeout=120,
         check=True,
     )
     assert not done.stderr
@@ -125,7 +125,7 @@ def until_alone() -> None:
     Raises:
         AssertionError: one is, after a while.
     """
-    for _ in range(500):
+    for _ in range(6000):
         if not [each for each in threading.enumerate() if each.name == "agent-loop"]:
             return
         time.sleep(0.01)
@@ -145,7 +145,7 @@ def test_a_stream_may_be_collected_in_a_thread_of_its_run(where: str) -> None:
     left, ended = threading.Event(), threading.Event()
 
     def collect() -> None:
-        left.wait(10)
+        left.wait(120)
         gc.collect()
         ended.set()
 
@@ -166,7 +166,7 @@ def test_a_stream_may_be_collected_in_a_thread_of_its_run(where: str) -> None:
         del ring
         left.set()
 
-        assert ended.wait(10)
+        assert ended.wait(120)
         until_alone()
     finally:
         gc.enable()

@@ -147,7 +147,7 @@ def test_who_waits_for_a_person_does_not_keep_a_run(stop: str, mode: str) -> Non
         drive = asyncio.ensure_future(stage.start())
         await asking.wait()
         getattr(stage.run, stop)("enough", mode)
-        result = await asyncio.wait_for(drive, 5)
+        result = await asyncio.wait_for(drive, 60)
 
         assert isinstance(result, Cancelled if stop == "cancel" else Suspended)
         assert len(result.requests) == (0 if stop == "cancel" else 1)
@@ -526,7 +526,7 @@ def test_a_watched_switch_reaches_a_run_that_waits(tmp_path: Path) -> None:
             run = asyncio.ensure_future(switched(switch, forever, ONE))
             await asyncio.sleep(0.03)
             path.touch()
-            result, _ = await asyncio.wait_for(run, 5)
+            result, _ = await asyncio.wait_for(run, 60)
 
         assert isinstance(result, Cancelled)
         assert len(asyncio.all_tasks()) == 1

@@ -43,7 +43,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 READ = (
     "import sys, urllib.request, urllib.error\n"
-    "try: print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())\n"
+    "try: print(urllib.request.urlopen(sys.argv[1], timeout=120).read().decode())\n"
     "except urllib.error.HTTPError as error: print(error.code)\n"
 )
 
@@ -186,7 +186,7 @@ def test_a_program_that_drops_the_variables_reaches_nothing(
         *("--boundary", boundary, "--allow", page, "--", "env", "-u", "http_proxy"),
         *("-u", "HTTP_PROXY", "-u", "all_proxy", "-u", "ALL_PROXY", sys.executable, "-c"),
         "import sys, urllib.request, urllib.error\n"
-        "try: urllib.request.urlopen(sys.argv[1], timeout=10)\n"
+        "try: urllib.request.urlopen(sys.argv[1], timeout=120)\n"
         "except urllib.error.URLError as error: sys.exit(f'no: {error.reason}')\n",
         f"http://{page}/",
     )
@@ -310,12 +310,12 @@ def test_a_signal_reaches_the_command(tmp_path: Path, boundary: str) -> None:
         env=environment(),
         stderr=subprocess.DEVNULL,
     )
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while not (tmp_path / "set").exists() and time.monotonic() < end:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
 
-    assert process.wait(timeout=20) == 5
+    assert process.wait(timeout=120) == 5
 
 
 @pytest.mark.parametrize("interpreter", ["/nonexistent/python", "/dev/null", ""])
@@ -332,7 +332,7 @@ def test_a_launcher_that_cannot_start_is_told_in_one_line(tmp_path: Path, interp
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
 

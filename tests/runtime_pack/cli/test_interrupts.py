@@ -92,7 +92,7 @@ async def start(
 
 async def finish(process: asyncio.subprocess.Process) -> Done:
     """What it left; nothing that looks like a crash may be seen."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         out, err = await process.communicate()
     done = Done(process.returncode or 0, out.decode(), err.decode())
     for word in ("Traceback", "Warning", "never awaited", "Exception ignored"):
@@ -117,7 +117,7 @@ async def served(
 
 async def until_asked(site: LoopbackSite) -> None:
     """Wait until a request has reached the site."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         # The site has no event for it.
         while not site.requests:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -298,7 +298,7 @@ async def at_terminal(*arguments: str, keys: Sequence[str], folders: Sequence[Pa
         os.close(theirs)
     shown = asyncio.create_task(_answered(ours, list(keys)))
     try:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(120):
             # The process was started with a pipe.
             out = await process.stdout.read()  # type: ignore[union-attr]
             return Done(await process.wait(), out.decode(), await shown)

@@ -240,7 +240,7 @@ def test_a_run_that_is_driven_elsewhere_is_said_to_be(tmp_path: Path) -> None:
     env = environment(PYTHONPATH=os.pathsep.join((str(ROOT), str(tmp_path))))
     busy = cli(state, "runs", "resume", run, env=env)
     go.touch()
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
 
     assert busy.code == 1
     assert f"run {run} is being driven by another process" in busy.err
@@ -349,7 +349,7 @@ def started(tmp_path: Path, state: Path) -> tuple[subprocess.Popen[bytes], Path]
         cwd=tmp_path,
         env=environment(PYTHONPATH=os.pathsep.join((str(ROOT), str(tmp_path)))),
     )
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not begun.exists():
         assert process.poll() is None
         assert time.monotonic() < until
@@ -368,7 +368,7 @@ def test_a_running_ask_ends_after_its_step_in_hand_when_all_are_cancelled(tmp_pa
     cancelled = cli(state, "runs", "cancel", "--all", "--reason", "stop it", "--json")
     shown = cli(state, "runs", "show", run)
     go.touch()
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
 
     assert (1, "STATE_CONFLICT") == (busy.code, busy.json["stop"]["code"])
     assert ["requested"] == [reply["status"] for reply in cancelled.json["replies"]]
@@ -388,7 +388,7 @@ def test_a_process_that_is_stopped_leaves_a_run_that_can_be_taken_up(
     state = tmp_path / "state"
     process, go = started(tmp_path, state)
     process.send_signal(number)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     (found,) = cli(state, "runs", "list", "--json").json["runs"]
     assert found["status"] == ("interrupted" if number is signal.SIGKILL else "suspended")
     go.touch()

@@ -23,7 +23,7 @@ class Server:
 
     def call(self, path: str, payload: object = None) -> Any:
         data = None if payload is None else json.dumps(payload).encode()
-        with urlopen(Request(self.url + path, data=data), timeout=10) as response:
+        with urlopen(Request(self.url + path, data=data), timeout=120) as response:
             return json.loads(response.read())
 
 
@@ -60,7 +60,7 @@ def _free_port() -> int:
 def _stop(process: subprocess.Popen[str]) -> None:
     # It holds nothing, and asked politely it would first wait for the requests that it delays.
     process.kill()
-    process.wait(timeout=10)
+    process.wait(timeout=120)
     if process.stdout is not None:
         process.stdout.close()
 

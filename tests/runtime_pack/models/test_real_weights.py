@@ -50,7 +50,7 @@ def url() -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/v1"
     finally:
         process.kill()
-        process.wait(timeout=10)
+        process.wait(timeout=120)
         if process.stdout is not None:
             process.stdout.close()
 

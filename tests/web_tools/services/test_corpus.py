@@ -123,9 +123,9 @@ def test_structure_is_kept(text: str, expected: str) -> None:
 def test_rendering_is_linear() -> None:
     """Half a million lines of each kind take no more than seconds."""
     for line in ("x\n", "* x\n", "```\n", "   x\n\n", "=\n", "Name\n====\n", "\n"):
-        started = time.monotonic()
+        started = time.process_time()
         render_html("T", line * 200_000)
-        assert time.monotonic() - started < 10
+        assert time.process_time() - started < 10
 
 
 @example("\r\n\r")
