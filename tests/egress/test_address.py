@@ -262,6 +262,34 @@ def test_every_row_has_its_source() -> None:
     assert len({row.network for row in rows}) == len(rows)
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "name"),
+    [
+        ("5f00::", "5f00:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "segment routing"),
+        ("100::", "100::ffff:ffff:ffff:ffff", "discard only"),
+        ("100:0:0:1::", "100:0:0:1:ffff:ffff:ffff:ffff", "dummy prefix"),
+        ("3fff::", "3fff:fff:ffff:ffff:ffff:ffff:ffff:ffff", "documentation"),
+    ],
+)
+def test_a_row_inside_another_has_its_own_name(first: str, last: str, name: str) -> None:
+    """Whoever reads a denial is told what the address is for, to the last one of the row."""
+    for text in (first, last):
+        block = block_of(ipaddress.ip_address(text))
+        assert block is not None
+        assert name == block.name
+
+
+@pytest.mark.parametrize(
+    "address", ["64:ff9b:1:a9fe:a9:fe00::", "64:ff9b:1:a9:fe:a9fe::", "64:ff9b:1::a9fe:a9fe"]
+)
+def test_ipv4_in_a_local_translation_prefix_is_judged(address: str) -> None:
+    """169.254.169.254 under prefix lengths that an operator may have chosen."""
+    closed = is_never_opened(ipaddress.ip_address(address))
+
+    assert closed is not None
+    assert closed.metadata
+
+
 @given(addresses())
 def test_a_single_address_has_its_own_block(address: Address) -> None:
     """The block of a one-address network is the block of the address."""

@@ -197,6 +197,9 @@ def test_a_list_has_an_end() -> None:
 
     assert caught.value.reason is EntryReason.TOO_MANY
     assert MAX_ENTRIES >= 1_000
+    assert ("a.test",) == parse_allowlist(["a.test"] * MAX_ENTRIES).entries
+    with pytest.raises(AllowlistError):
+        parse_allowlist(["a.test"] * (MAX_ENTRIES + 1))
 
 
 @example("*.\ud800")
@@ -355,6 +358,7 @@ def test_a_list_intersected_with_itself_means_itself(
         (["10.0.0.0/8"], ["10.1.0.0/16"], ("10.1.0.0/16",)),
         (["10.0.0.0/8"], ["10.1.2.3:8080"], ("10.1.2.3:8080",)),
         (["10.1.2.3/32"], ["10.1.2.3:*"], ("10.1.2.3/32",)),
+        (["10.1.2.3/32"], ["10.1.2.3:8080"], ("10.1.2.3:8080",)),
         (["10.0.0.0/8"], ["11.0.0.0/8"], ()),
         (["::/0"], ["0.0.0.0/0"], ()),
         (["a.test", "b.test"], ["b.test", "c.test"], ("b.test",)),
@@ -371,6 +375,29 @@ def test_a_met_port_keeps_the_scheme_of_the_bare_entry() -> None:
 
     assert _admits(both, parse_target("https://example.org/"))
     assert not _admits(both, parse_target("http://example.org:443/"))
+
+
+@pytest.mark.parametrize(
+    ("layers", "url", "admitted"),
+    [
+        # What two layers have left of a port, a third one that writes the port does not widen.
+        ([["a.test"], ["a.test:443"], ["a.test:443"]], "http://a.test:443/", False),
+        ([["a.test:443"], ["a.test"], ["a.test:443"]], "https://a.test/", True),
+        # A wider entry covers no narrower one that admits more of its port.
+        ([["a.test", "a.test:443"], ["a.test:443"]], "http://a.test:443/", True),
+        ([["a.test", "a.test:8080"], ["a.test", "a.test:8080"]], "http://a.test:8080/", True),
+        ([["a.test", "a.test:8080"], ["a.test:*"]], "http://a.test:8080/", True),
+    ],
+)
+def test_layers_leave_what_each_of_them_admits(
+    layers: list[list[str]], url: str, *, admitted: bool
+) -> None:
+    """No more, and no less."""
+    both, *others = map(parse_allowlist, layers)
+    for other in others:
+        both = both.intersect(other)
+
+    assert admitted == _admits(both, parse_target(url))
 
 
 def test_equal_layers_keep_the_exemption() -> None:

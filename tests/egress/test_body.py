@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 import zlib
 from collections.abc import Callable
 
@@ -87,13 +88,19 @@ def test_the_raw_cap_cuts_and_says_so(data: bytes, cap: int) -> None:
 
 @pytest.mark.parametrize("kind", ["gzip", "zlib", "deflate"])
 def test_a_bomb_costs_what_the_cap_costs(kind: str) -> None:
-    """100 MB of zeros come out as the cap, in pieces of at most 256 KiB."""
+    """100 MB of zeros come out as the cap, in pieces of at most 256 KiB; no more is held anywhere."""
     coding, encode = _ENCODE[kind]
     bomb = encode(b"\0" * 100_000_000)
     meter = _meter(coding, decoded=1_000_000)
 
-    pieces = list(meter.feed(bomb))
+    tracemalloc.start()
+    try:
+        pieces = list(meter.feed(bomb))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
 
+    assert peak < 10_000_000
     assert 1_000_000 == sum(map(len, pieces)) == meter.decoded_bytes
     assert meter.truncated
     assert max(map(len, pieces)) <= PIECE_BYTES
@@ -123,6 +130,17 @@ def test_a_flood_of_empty_members_is_refused() -> None:
     """Each costs a decoder: a megabyte of them is an attack on time."""
     with pytest.raises(DecodingFailed):
         _read(_meter(Coding.GZIP), [gzip.compress(b"") * 5_000])
+    assert b"" == _read(_meter(Coding.GZIP), [gzip.compress(b"") * 1_024])
+    with pytest.raises(DecodingFailed):
+        _read(_meter(Coding.GZIP), [gzip.compress(b"") * 1_025])
+
+
+def test_what_follows_a_deflate_stream_is_no_member() -> None:
+    """Only gzip has members; and two octets that look like a header of zlib need its method too."""
+    assert b"one" == _read(_meter(Coding.DEFLATE), [zlib.compress(b"one") + gzip.compress(b"two")])
+    # RFC 1951 section 3.2.4: one stored block of 23 bytes, whose first two octets come to 9 * 31.
+    stored = b"\x01\x17\x00\xe8\xff" + b"x" * 23
+    assert b"x" * 23 == _read(_meter(Coding.DEFLATE), [stored])
 
 
 @pytest.mark.parametrize("kind", ["gzip", "zlib", "deflate"])

@@ -109,7 +109,25 @@ def test_a_pipe_that_nobody_reads_stops_neither_the_loop_nor_the_end() -> None:
     os.close(read)
     for each in threading.enumerate():
         if each.name == "lines":
-            each.join(5)
+            each.join(60)
+    os.close(write)
+
+
+def test_closing_waits_for_a_while_and_says_what_was_lost() -> None:
+    """Also where no loop is left that would have noticed."""
+    read, write = _filled()
+    writer = LineWriter(write, seconds=0.2)
+
+    async def main() -> None:
+        writer.write(b"x\n")
+
+    asyncio.run(main())
+    with pytest.raises(OSError, match="nobody reads"):
+        writer.close()
+    os.close(read)
+    for each in threading.enumerate():
+        if each.name == "lines":
+            each.join(60)
     os.close(write)
 
 
