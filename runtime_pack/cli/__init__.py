@@ -20,7 +20,7 @@ try:
 
     import click
 
-    from runtime_pack.cli._text import note
+    from runtime_pack.cli._text import note, prepare_streams
     from runtime_pack.errors import RuntimePackError
 except KeyboardInterrupt:
     # Ctrl-C came before there was anything to interrupt.
@@ -74,6 +74,7 @@ def _group() -> None:
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    prepare_streams()
     try:
         code = _group.main(prog_name="runtime-pack", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):

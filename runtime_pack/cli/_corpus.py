@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import attrs
@@ -63,19 +63,22 @@ async def serve(
     Raises:
         click.ClickException: the port is taken.
     """
-    try:
-        async with serve_corpus((*corpus.documents, *extra), port=port) as base_url:
-            with LocalSearchProvider.from_documents(
-                corpus.documents, base_url=base_url
-            ) as provider:
-                yield Served(
-                    base_url=base_url, entry=base_url.partition("://")[2], provider=provider
-                )
-    except OSError as error:
-        text = f"the pages cannot be served on port {port}: {error.strerror or error}"
-        if port and error.errno == errno.EADDRINUSE:
-            text = (
-                f"port {port}, on which this run's pages were served, is taken (another program "
-                "listens there); free it and resume again"
-            )
-        raise click.ClickException(text) from error
+    async with AsyncExitStack() as stack:
+        pages = serve_corpus((*corpus.documents, *extra), port=port)
+        try:
+            base_url = await stack.enter_async_context(pages)
+        except OSError as error:
+            raise _not_served(port, error) from error
+        with LocalSearchProvider.from_documents(corpus.documents, base_url=base_url) as provider:
+            yield Served(base_url=base_url, entry=base_url.partition("://")[2], provider=provider)
+
+
+def _not_served(port: int, error: OSError) -> click.ClickException:
+    if port and error.errno == errno.EADDRINUSE:
+        return click.ClickException(
+            f"port {port}, on which this run's pages were served, is taken (another program "
+            "listens there); free it and resume again"
+        )
+    return click.ClickException(
+        f"the pages cannot be served on port {port}: {error.strerror or error}"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import sys
@@ -13,7 +14,41 @@ import click
 
 from runtime_pack.messages import Json
 
-__all__ = ("exit_codes", "note", "plain", "say", "say_bytes", "say_json")
+__all__ = (
+    "exit_codes",
+    "note",
+    "plain",
+    "prepare_streams",
+    "say",
+    "say_bytes",
+    "say_json",
+)
+
+
+def prepare_streams() -> None:
+    """Make the standard streams usable, whatever this process was started with.
+
+    One that is closed leads to the null device from here on: else the next file or socket that is
+    opened has its number, and is taken for it by whatever is started. A character that the
+    encoding of the terminal does not have is escaped, and no error.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if not _is_open(number):
+            mode = "w" if number else "r"
+            # In this order each gets the lowest number that is free, which is its own.
+            handle = os.open(os.devnull, os.O_WRONLY if number else os.O_RDONLY)
+            setattr(sys, name, os.fdopen(handle, mode, encoding="utf-8", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 def plain(text: str) -> str:

@@ -194,6 +194,35 @@ def test_a_connection_without_a_protocol_is_closed() -> None:
     assert [] == told
 
 
+class _MovableLoop(asyncio.SelectorEventLoop):
+    """A loop whose time can be moved on."""
+
+    moved: float = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.moved
+
+
+def test_a_pause_that_goes_on_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """Not ten times a second, and not once for ever."""
+    told = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, _MovableLoop)
+        acceptor = Acceptor(_listener(), _Greets)
+        for seconds in (0, 1, 58, 2, 30):
+            loop.moved += seconds
+            acceptor._pause(OSError(errno.EMFILE, "no room"))
+            told.append(len(caplog.records))
+            acceptor.resume()
+        await acceptor.aclose()
+
+    with asyncio.Runner(loop_factory=_MovableLoop) as runner:
+        runner.run(main())
+    assert [1, 1, 1, 2, 2] == told
+
+
 def test_who_finds_no_room_waits_in_the_kernel() -> None:
     """Nothing is taken until the owner says that there is room again."""
     room = [False]
