@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
 import socket
 import stat
@@ -823,3 +824,15 @@ def test_the_facts_are_plain(facts: KernelFacts) -> None:
     assert facts.user_id == os.getuid()
     assert facts.machine == os.uname().machine
     assert facts.landlock_abi >= 0
+
+
+def test_a_kernel_with_namespaces_gives_that_boundary(facts: KernelFacts) -> None:
+    """Else every test of it would be skipped for a fault of ours."""
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare here")
+    # What `_enter_namespaces` asks for, by another program.
+    done = subprocess.run(["unshare", "-Urnmipf", "true"], timeout=120, check=False)
+    if done.returncode != 0:
+        pytest.skip("this kernel gives no namespaces")
+
+    assert facts.namespaces is None
