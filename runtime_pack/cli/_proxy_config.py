@@ -29,6 +29,8 @@ __all__ = ("Listen", "ProxySettings", "parse_listen", "read_config", "read_token
 
 _MIN_TOKEN_CHARACTERS: Final = 16
 _MAX_TOKEN_BYTES: Final = 4096
+# As a policy file: what is larger is something else.
+_MAX_FILE_BYTES: Final = 1024 * 1024
 _TOP_KEYS: Final = frozenset({"runs", "listen", "grace_seconds"})
 _RUN_KEYS: Final = frozenset(
     {"run", "task", "session", "token_file", "token_env", "allow", "address", "limits"}
@@ -131,8 +133,13 @@ def read_config(path: Path) -> ProxySettings:
         click.UsageError: it cannot be read, or something in it is not of its form.
     """
     try:
-        body = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
+        if len(content) > _MAX_FILE_BYTES:
+            raise click.UsageError(f"{path} is larger than {_MAX_FILE_BYTES} bytes")
+        body = tomllib.loads(content.decode("utf-8"))
+    # Its own errors are of ValueError; numbers of thousands of digits and deep nesting are not its own.
+    except (OSError, ValueError, RecursionError) as error:
         raise click.UsageError(f"{path} cannot be read: {error}") from error
     table = _Table(body, str(path), _TOP_KEYS)
     runs = table.get("runs", list, required=True)

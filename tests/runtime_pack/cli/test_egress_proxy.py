@@ -525,6 +525,28 @@ def _refused(state: Path, *arguments: str, told: str) -> click.ClickException:
     return caught.value
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"\xff", "utf-8"),
+        (b"a = ", "Invalid value"),
+        (b"a = " + b"[" * 100_000, "recursion"),
+        (b"a = " + b"{b = " * 20_000, "recursion"),
+        (b"grace_seconds = " + b"9" * 5_000, "4300 digits"),
+        (b"# " + b"x" * 1024 * 1024, "larger than 1048576 bytes"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_wrong_usage(
+    tmp_path: Path, content: bytes, told: str
+) -> None:
+    """However it is broken, and without reading what has no end."""
+    config = tmp_path / "proxy.toml"
+    config.write_bytes(content)
+
+    with pytest.raises(click.UsageError, match=told):
+        read_config(config)
+
+
 def test_wrong_usage_is_one_line_and_code_2(tmp_path: Path) -> None:
     """As a process: no traceback, nothing on standard output."""
     done = subprocess.run(
