@@ -487,6 +487,31 @@ def test_what_a_host_fetch_breaks_is_a_failed_fetch(step: Any, told: str) -> Non
     _run(main())
 
 
+@pytest.mark.parametrize("where", ["head", "body"])
+def test_a_failure_of_a_host_fetch_is_told_with_its_hop(where: str) -> None:
+    """A fetch knows one target, and not which hop of which read that is."""
+    failed = FetchError(host="a.test", hop=0, detail="its own")
+
+    async def broken() -> AsyncIterator[bytes]:
+        yield b""
+        raise failed
+
+    async def ours(target: Target, /) -> HopResponse:
+        if target.path_query == "/":
+            return _answered(status=302, headers=(("location", "/next"),), body=_one(b""))
+        if where == "head":
+            raise failed
+        return _answered(body=broken())
+
+    async def main() -> None:
+        async with GuardedClient(_policy("a.test"), fetch=ours) as client:
+            with pytest.raises(FetchError) as caught:
+                await client.fetch("http://a.test/")
+        assert (1, "its own") == (caught.value.hop, caught.value.detail)
+
+    _run(main())
+
+
 def test_a_cancelled_fetch_of_the_host_stays_cancelled() -> None:
     """Only a cancellation that nobody asked for is a failure."""
 
