@@ -298,6 +298,15 @@ def test_mounts_elsewhere_are_held_too(ourselves: Any, facts: KernelFacts) -> No
     assert (folder / "seen").read_text() == ""
 
 
+def test_with_roots_id_nothing_in_proc_is_written(ourselves: Any, facts: KernelFacts) -> None:
+    """Not even what is the command's own: the whole mount is read-only. Others keep their own files."""
+    _skip_without(Boundary.NAMESPACE, facts)
+    script = "echo name > /proc/self/comm"
+    code, _ = ourselves.run(["sh", "-c", script], boundary=Boundary.NAMESPACE)
+
+    assert (code == 0) == (os.getuid() != 0)
+
+
 def test_the_environment_is_ours_but_for_the_proxy(person: Any, boundary: Boundary) -> None:
     """Variables of a proxy are replaced; exceptions from it are gone."""
     folder = person.new_folder()
