@@ -15,6 +15,8 @@ import attrs
 import pytest
 
 from egress.request import Wires
+from web_tools.arguments import Recency, SearchRequest, WebToolCaps
+from web_tools.contract.pack_port import as_web_search_provider
 from web_tools.contract.provider import SEARCH_CREDENTIAL_NAME, SearchProvider
 from web_tools.contract.tool import WebSearchAnswer, create_web_search_tool
 from web_tools.errors import ProviderFault, WebErrorCode, WebToolError
@@ -32,6 +34,7 @@ from web_tools.providers.searxng import create_searxng_provider
 from web_tools.providers.serper import create_serper_provider
 from web_tools.providers.tavily import create_tavily_provider
 from web_tools.providers.you import create_you_provider
+from web_tools.search import run_search
 from web_tools.testing import ApiAnswer, ScriptedApi, Sent, VendorRow, check_search_provider
 
 SHAPES = Path(__file__).resolve().parents[2] / "cases" / "provider_shapes"
@@ -392,6 +395,30 @@ def test_what_is_read_are_the_vendors_rows(row: Row) -> None:
     # The page behind this one of meilisearch's writes about a tag.
     told = str(found).replace("a <b>raw</b> tag", "")
     assert not any(mark in told for mark in ("<strong>", "<em>", "<b>", "&amp;", "&quot;"))
+
+
+@EVERY_VENDOR
+def test_the_packs_door_works_over_every_vendor(row: Row) -> None:
+    """`web:search` gets the same rows as plain hits, and a failure as its own."""
+    api = ScriptedApi([ApiAnswer(body=body_of(row)), ApiAnswer(status=500, body=KEY)])
+    tool = create_web_search_tool(
+        provider=row.make(),
+        config={"allowedHosts": ["127.0.0.1"]},
+        credentials=Desk(),
+        clock=lambda: NOW,
+        wires=api.wires,
+    )
+    port = as_web_search_provider(tool, agent="ava")
+    request = SearchRequest(query=row.query, limit=10, recency=Recency.WEEK)
+    asked = partial(run_search, port, request, WebToolCaps(), clock=lambda: NOW)
+    found = asyncio.run(asked())
+    with pytest.raises(WebToolError) as caught:
+        asyncio.run(asked())
+
+    assert list(row.urls) == [result.url for result in found.results]
+    assert not any(mark in found.results[0].snippet for mark in ("<strong>", "<em>", "&amp;"))
+    assert ProviderFault.UNAVAILABLE == caught.value.detail
+    assert KEY not in "".join(traceback.format_exception(caught.value)) + caught.value.cause
 
 
 @EVERY_VENDOR
