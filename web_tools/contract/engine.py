@@ -194,8 +194,7 @@ class SearchEngine:
             wires=self._wires,
         )
         try:
-            answer = await self._answer(call, context, credentials)
-            rows = rows_of(answer)
+            rows = await self._rows(call, context, credentials)
         except SearchRefused:
             # Nothing was asked of the vendor: a refused call does not count.
             self._cap.give_back(place)
@@ -208,9 +207,9 @@ class SearchEngine:
         self._recent.keep(key, fresh, now=now)
         return fresh
 
-    async def _answer(
+    async def _rows(
         self, call: SearchCall, context: SearchContext, credentials: _OfAgent
-    ) -> object:
+    ) -> list[object]:
         deadline = asyncio.timeout(self._timeout_seconds)
         try:
             async with deadline:
@@ -233,8 +232,8 @@ class SearchEngine:
         # Raised outside of the handler: what repeats the query must not stay as context.
         raise failure.error from failure.cause
 
-    async def _asked(self, call: SearchCall, context: SearchContext) -> object:
-        return await self.provider.search(call.query, call.options, context)
+    async def _asked(self, call: SearchCall, context: SearchContext) -> list[object]:
+        return rows_of(await self.provider.search(call.query, call.options, context))
 
     def tell(
         self,

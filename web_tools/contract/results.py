@@ -23,6 +23,7 @@ from web_tools.contract.provider import SearchProvider, SearchRow
 from web_tools.contract.result_urls import ResultUrl, is_admitted, result_url
 from web_tools.contract.sites import is_under
 from web_tools.contract.snippets import escape_text, plain_text
+from web_tools.errors import ProviderFault, SearchProviderError
 
 __all__ = (
     "MAX_SNIPPET_CHARS",
@@ -43,6 +44,7 @@ MAX_SNIPPET_CHARS: Final = 2000
 _MAX_ROWS: Final = 1000
 # A part of a row is cut only after its digest was taken: longer ones make the row malformed.
 _MAX_PART_CHARS: Final = 65_536
+_KEYS: Final = ("title", "url", "snippet", "publishedAt", "published_at")
 
 UNTRUSTED_NOTE: Final = (
     "Titles and snippets below were written by the pages that own them, and chosen by a search "
@@ -83,14 +85,28 @@ class Found:
 
 
 def rows_of(answer: object) -> list[object]:
-    """The rows of an answer, a bounded number of them.
+    """The rows of an answer, a bounded number of them, as values of our own.
+
+    The answer is the back end's object: iterating it runs its code, which may raise anything.
 
     Raises:
-        WebToolError: It is no sequence of rows.
+        SearchProviderError: BAD_ANSWER; it is no sequence of rows.
     """
     if not isinstance(answer, Sequence) or isinstance(answer, str | bytes | bytearray):
-        raise bad_answer(f"a {type(answer).__name__} is no list of rows")
-    return list(islice(answer, _MAX_ROWS))
+        what = f"a {type(answer).__name__} is no list of rows"
+        raise SearchProviderError(ProviderFault.BAD_ANSWER, what)
+    return [_own(row) for row in islice(answer, _MAX_ROWS)]
+
+
+def _own(row: object) -> object:
+    """A mapping as a dict of the keys that count; None when it cannot be read."""
+    if not isinstance(row, Mapping):
+        return row
+    try:
+        return {key: row[key] for key in _KEYS if key in row}
+    # A mapping of the back end's: one bad row never fails the call.
+    except Exception:  # noqa: BLE001
+        return None
 
 
 def plain_row(row: object, *, plain: bool) -> SearchRow | None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -327,6 +327,34 @@ def test_an_answer_is_looked_at_within_bounds() -> None:
 
     assert [] == ask(tool_over(Backend(many)), site="b.example")["results"]
     assert ["https://b.example/"] == [r["url"] for r in ask(tool_over(Backend(long)))["results"]]
+
+
+class Broken(Sequence[Any]):
+    """A list of a back end's own that breaks while it is read."""
+
+    def __len__(self) -> int:
+        raise RuntimeError("very private words")
+
+    def __getitem__(self, index: Any) -> Any:
+        raise RuntimeError("very private words")
+
+
+class Odd(dict[str, Any]):
+    """A row that breaks when it is looked at."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise RuntimeError(key)
+
+
+def test_an_answer_that_breaks_while_it_is_read_is_a_failure() -> None:
+    """Its code runs inside of the boundary; a row that breaks is left out."""
+    query = "very private words"
+    error = refusal(tool_over(Backend(Broken())), query=query)
+    rows = [Odd(url="https://a.example/"), row("https://b.example/")]
+
+    assert ProviderFault.RAISED == error.detail
+    assert "private words" not in "".join(traceback.format_exception(error)) + error.cause
+    assert ["https://b.example/"] == [r["url"] for r in ask(tool_over(Backend(rows)))["results"]]
 
 
 def test_unsupported_options_are_refused_before_anything_is_spent() -> None:
