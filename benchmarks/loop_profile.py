@@ -1,10 +1,13 @@
 """CPU per turn of the governed loop, and where it goes.
 
-Usage: python benchmarks/loop_profile.py [--turns 50] [--calls 1] [--runs 40] [--profile] [--floor PATH]
+Usage: python benchmarks/loop_profile.py [--turns 50] [--calls 1] [--runs 40] [--profile | --samples]
+       [--floor PATH]
 
-Governance is on: contract, policy, argument schema, timeout per call, step records, audit log in a
-file. `--floor` takes a folder that holds `floor_governed.py` and `_common.py` (the hand-written
-least that governs) and prints our ratio to it, measured alternately in one process.
+Governance is on: contract, policy, argument schema, timeout per call, step records, the fence around
+every output, audit log in a file; each run counts steps and nonces. `--floor` takes a folder that
+holds `floor_governed.py` and `_common.py` (the hand-written least that governs) and prints our ratio
+to it, measured alternately in one process. `--profile` counts calls, which makes small functions look
+dear; `--samples` looks every millisecond of processor time at what runs, which does not.
 """
 
 from __future__ import annotations
@@ -14,12 +17,15 @@ import asyncio
 import cProfile
 import importlib
 import pstats
+import signal
 import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from types import FrameType
 
 from runtime_pack import (
     AuditLog,
@@ -42,6 +48,7 @@ from runtime_pack import (
     run_governed_agent_loop,
 )
 from runtime_pack.messages import Json
+from web_tools.fence import FenceKind, FenceMeta, NonceBook, fence_text
 
 LOOKUP = ToolSpec(
     name="lookup",
@@ -55,6 +62,12 @@ LOOKUP = ToolSpec(
         "required": ["query"],
     },
 )
+
+
+def frame(text: str, *, source: str, burned: set[str]) -> str:
+    """The fence around every output, as the floor has one."""
+    meta = FenceMeta(kind=FenceKind.PAGE, source=source)
+    return fence_text(text, meta=meta, nonces=NonceBook(burned=burned))
 
 
 async def lookup(arguments: Mapping[str, Json], context: ExecutionContext) -> str:
@@ -109,11 +122,12 @@ def governed(turns: int, calls: int, audit: AuditLog) -> Callable[[], Awaitable[
     )
 
     async def run() -> None:
-        task = create_agent_task_run(contract, audit=audit)
+        task = create_agent_task_run(contract, audit=audit, frame=frame)
         result = await run_governed_agent_loop(
             runtime=task.guard_runtime(runtime), execute_turn_input=given
         )
-        if result.text != "done" or len(result.steps) != turns * (calls + 1) + 1:
+        done = len(result.steps), len(task.burned)
+        if result.text != "done" or done != (turns * (calls + 1) + 1, turns * calls):
             raise SystemExit(f"not the work it should be: {result.kind} {result.stop}")
 
     return run
@@ -157,6 +171,34 @@ async def profiled(run: Callable[[], Awaitable[object]], runs: int) -> None:
     pstats.Stats(profile).sort_stats("tottime").print_stats(32)
 
 
+async def sampled(run: Callable[[], Awaitable[object]], runs: int, turns: int) -> None:
+    """Microseconds a turn in each function and what it calls, the dearest first."""
+    seen: Counter[tuple[str, str]] = Counter()
+    samples = 0
+
+    def look(_number: int, place: FrameType | None) -> None:
+        nonlocal samples
+        samples += 1
+        stack = set()
+        while place is not None:
+            code = place.f_code
+            stack.add(("/".join(Path(code.co_filename).parts[-2:]), code.co_qualname))
+            place = place.f_back
+        seen.update(stack)
+
+    await run()
+    signal.signal(signal.SIGPROF, look)
+    signal.setitimer(signal.ITIMER_PROF, 0.001, 0.001)
+    begun = time.process_time()
+    for _ in range(runs):
+        await run()
+    spent = (time.process_time() - begun) / runs / turns * 1e6
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    print(f"{spent:.1f} us CPU a turn, {samples} samples")
+    for (file, name), times in seen.most_common(60):
+        print(f"{times / samples * spent:8.1f}  {file} {name}")
+
+
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -164,12 +206,16 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=1)
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--samples", action="store_true")
     parser.add_argument("--floor", type=Path)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, AuditLog(Path(folder) / "log.jsonl") as audit:
         run = governed(asked.turns, asked.calls, audit)
         if asked.profile:
             asyncio.run(profiled(run, asked.runs))
+            return
+        if asked.samples:
+            asyncio.run(sampled(run, asked.runs, asked.turns))
             return
         contestants = {"ours": run}
         if asked.floor:
