@@ -11,8 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
-import attrs
-
+from runtime_pack.inner import frozen
 from runtime_pack.label_table import AddressOrigin
 
 __all__ = (
@@ -28,7 +27,7 @@ LINK_MILLIBITS: Final = 16_000
 """What a run may tell one registrable domain by its choice of links while it knows nothing private."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Address:
     """An address in canonical form, and its host."""
 
@@ -36,7 +35,7 @@ class Address:
     host: str
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class AddressFault:
     """Why a text is no address: `credentials_in_url`, `scheme` or `malformed`; the host if it has one."""
 

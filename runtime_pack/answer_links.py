@@ -12,9 +12,8 @@ import re
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-import attrs
-
 from runtime_pack.address_book import Address, AddressBook, AddressReader
+from runtime_pack.inner import frozen
 from runtime_pack.label_table import AddressOrigin
 from runtime_pack.messages import Json
 from runtime_pack.private_text import PrivateText
@@ -22,7 +21,7 @@ from runtime_pack.private_text import PrivateText
 __all__ = ("DefusedAnswer", "defused_answer")
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class DefusedAnswer:
     """The answer, and how many images, reference links and links of it are text by now."""
 

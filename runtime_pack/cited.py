@@ -26,6 +26,7 @@ from citations import (
 from egress import EgressError, parse_target
 from runtime_pack.catalog import SEARCH_TOOLS
 from runtime_pack.errors import ContractError, StateRefused
+from runtime_pack.inner import frozen
 from runtime_pack.loop.keeper import Taken, read_rows, restored_state
 from runtime_pack.machine import Ended
 from runtime_pack.messages import AssistantMessage, Message
@@ -95,7 +96,7 @@ def _asked(messages: Iterable[Message]) -> dict[str, str]:
 # ── the check of an answer ────────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen
+@frozen
 class CitationCheck:
     """An output check: every quotation has to be verified, and there have to be so many of them.
 

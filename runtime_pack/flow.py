@@ -11,9 +11,8 @@ from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-import attrs
-
 from runtime_pack.address_book import Address, AddressBook, AddressFault, AddressReader
+from runtime_pack.inner import frozen
 from runtime_pack.label_table import (
     AddressOrigin,
     LabelPreset,
@@ -114,7 +113,7 @@ _SENDS: Final = frozenset(
 )
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class BrokenRule:
     """One rule that a call breaks, and whether it asks or denies.
 
@@ -146,7 +145,7 @@ class BrokenRule:
         return body
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class FlowVerdict:
     """The strictest of the rules that a call breaks; `links` are the addresses that it follows."""
 
@@ -180,7 +179,7 @@ def destinations_of(names: Sequence[str], arguments: Mapping[str, Json]) -> tupl
     return tuple(text for name in names for text in texts_of(arguments.get(name)))
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class _Case:
     """What every rule is asked with."""
 
@@ -371,7 +370,7 @@ def _worst(case: _Case, texts: Iterable[str]) -> Leak | None:
 # ── one address by itself ─────────────────────────────────────────────────────────────────────
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class AddressVerdict:
     """The word on one address: `allow`, `ask` or `deny`, and the code of the rule or of its origin."""
 

@@ -103,7 +103,7 @@ def _storable(item: Mapping[str, Json]) -> Mapping[str, Json]:
     return frozen
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class KeptItem:
     """What a provider wants to have back as it was, with the response that it came in: reasoning.
 

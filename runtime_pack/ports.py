@@ -278,7 +278,7 @@ class Model(Protocol):
         ...
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Summary:
     """What a summariser wrote, and what that took: of *model*, or of the one that it is named for."""
 
@@ -427,7 +427,7 @@ Chance: TypeAlias = Callable[[], float]
 """A number from 0 to 1, anew with each call: spreads the waits of runs that failed together."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Answer:
     """What a model wants to end a run with, and what the run did before."""
 

@@ -18,11 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import attrs
-
 from citations.digests import revision_id
 from citations.revisions import MAX_BYTES, MAX_ENTRIES
 from runtime_pack.errors import ContractError, StateRefused
+from runtime_pack.inner import frozen
 from runtime_pack.stores.regular import opened_regular, read_regular
 
 __all__ = ("DirectoryRevisionStore",)
@@ -34,7 +33,7 @@ _LOCK: Final = ".lock"
 _REPLACED: Final = re.compile("[\ud800-\udfff]")
 
 
-@attrs.frozen
+@frozen
 class _Entry:
     """A kept text as the folder shows it; sorted, the one used least recently is first."""
 

@@ -10,6 +10,7 @@ Source: the rules page, S0 to S7.
 """
 
 import asyncio
+import functools
 import hashlib
 import re
 from collections import Counter
@@ -93,15 +94,19 @@ _INLINE_CHARS: Final = 8_192
 _ACTIVE: Final = ASCII_CONTROLS + b"\r<[]&%\\"
 
 _VALUE: Final = r"[\x21\x23-\x3b\x3d\x3f-\x7e]*"
-_STORED: Final = re.compile(
-    rf'<{TAG} nonce="(?P<nonce>[0-9a-f]{{32}})" kind="(?P<kind>[a-z-]+)" source="(?P<source>{_VALUE})"'
-    rf' retrieved-at="(?P<time>{_VALUE})" revision="(?P<revision>{_VALUE})"'
-    r' shown="(?P<shown>[0-9]{1,18})" total="(?P<total>[0-9]{1,18})" truncated="(?:true|false)"'
-    r'(?: mode="(?P<mode>datamark|encode)")?(?: mark="(?P<mark>[U+0-9A-F]+)")?>'
-    rf" (?P<notice>{'|'.join(map(re.escape, [*NOTICES.values(), *ITEM_NOTICES.values()]))})"
-    rf'\n(?P<body>.*)\n</{TAG} nonce="(?P=nonce)">',
-    re.DOTALL,
-)
+
+
+@functools.cache
+def _stored() -> re.Pattern[str]:
+    return re.compile(
+        rf'<{TAG} nonce="(?P<nonce>[0-9a-f]{{32}})" kind="(?P<kind>[a-z-]+)" source="(?P<source>{_VALUE})"'
+        rf' retrieved-at="(?P<time>{_VALUE})" revision="(?P<revision>{_VALUE})"'
+        r' shown="(?P<shown>[0-9]{1,18})" total="(?P<total>[0-9]{1,18})" truncated="(?:true|false)"'
+        r'(?: mode="(?P<mode>datamark|encode)")?(?: mark="(?P<mark>[U+0-9A-F]+)")?>'
+        rf" (?P<notice>{'|'.join(map(re.escape, [*NOTICES.values(), *ITEM_NOTICES.values()]))})"
+        rf'\n(?P<body>.*)\n</{TAG} nonce="(?P=nonce)">',
+        re.DOTALL,
+    )
 
 
 class FenceKind(StrEnum):
@@ -592,7 +597,7 @@ def shorten_text(text: str, *, nonces: NonceBook, max_chars: int) -> str:
         ValueError: *max_chars* is negative.
         NonceSourceFailed: the book's source gave no usable nonce.
     """
-    stored = _STORED.fullmatch(text)
+    stored = _stored().fullmatch(text)
     if stored is None:
         raise NotFenced("the text is not exactly one block")
     mode, mark = _stored_mode(stored)

@@ -53,47 +53,59 @@ _NONCHARACTERS: Final = "\ufdd0-\ufdef" + "".join(
 _PLAIN: Final = (
     rf"\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x84\x86-\x8f\x91-\x97\x99\x9a\x9c{_NONCHARACTERS}"
 )
-# The class in front lets the matcher skip to the next candidate; what follows says what it is.
-_CONTROLS: Final = re.compile(
-    rf"[\x1b\x90\x98\x9b\x9d-\x9f{_PLAIN}](?:"
-    r"(?<=\x1b)(?:"
-    r"\[[0-?]*+[ -/]*+[@-~]"  # CSI (ECMA-48 5.4)
-    rf"|\]{_STRING}*+(?:\x07|\x1b\\|\x9c)"  # OSC; xterm ends it with BEL too
-    rf"|[PX^_]{_STRING_OR_BELL}*+(?:\x1b\\|\x9c)"  # DCS, SOS, PM, APC
-    r"|\\"  # a string terminator that ends nothing
-    r"|)"
-    r"|(?<=\x9b)(?:[0-?]*+[ -/]*+[@-~]|)"
-    rf"|(?<=\x9d)(?:{_STRING}*+(?:\x07|\x1b\\|\x9c)|)"
-    rf"|(?<=[\x90\x98\x9e\x9f])(?:{_STRING_OR_BELL}*+(?:\x1b\\|\x9c)|)"
-    rf"|[{_PLAIN}]*+)"
-)
+
+
+@functools.cache
+def _controls() -> re.Pattern[str]:
+    # The class in front lets the matcher skip to the next candidate; what follows says what it is.
+    return re.compile(
+        rf"[\x1b\x90\x98\x9b\x9d-\x9f{_PLAIN}](?:"
+        r"(?<=\x1b)(?:"
+        r"\[[0-?]*+[ -/]*+[@-~]"  # CSI (ECMA-48 5.4)
+        rf"|\]{_STRING}*+(?:\x07|\x1b\\|\x9c)"  # OSC; xterm ends it with BEL too
+        rf"|[PX^_]{_STRING_OR_BELL}*+(?:\x1b\\|\x9c)"  # DCS, SOS, PM, APC
+        r"|\\"  # a string terminator that ends nothing
+        r"|)"
+        r"|(?<=\x9b)(?:[0-?]*+[ -/]*+[@-~]|)"
+        rf"|(?<=\x9d)(?:{_STRING}*+(?:\x07|\x1b\\|\x9c)|)"
+        rf"|(?<=[\x90\x98\x9e\x9f])(?:{_STRING_OR_BELL}*+(?:\x1b\\|\x9c)|)"
+        rf"|[{_PLAIN}]*+)"
+    )
+
+
 _LINE_BREAKS: Final = re.compile(r"[\r\x85\u2028\u2029](?:(?<!\r)|(?!\n))")
 _OTHER_BREAKS: Final = re.compile(r"[\x85\u2028\u2029]")
-# Removable code points in a row, over the classes of `_visible_classes`. Every context
-# is a neighbour in the raw text, so what was kept is kept again: the step is idempotent.
 # `k` is an invisible code point already kept by the rules on flags or direction.
 _HIDDEN: Final = "JNZ1TPvFMOIpqXBtcDk"
-_REMOVABLE: Final = re.compile(
-    (
-        "[JNZ1TPvFBMOIpqXtcD](?:(?<=[MOIpqXtcD])"
-        # ZWNJ between two letters of a cursive script; either joiner at a virama
-        "|(?<=N)(?!(?<=[AaGm]N)[AGm]|(?<=[Hh]N)(?![HID])|(?<![HID]N)[Hh])"
-        # ZWJ beside a cursive letter; between two emoji
-        "|(?<=J)(?!(?<=[AaGmHh]J)(?![HID])|(?<![HID]J)[AGmHh]|(?:(?<=EJ)|(?<=EKJ)|(?<=EPJ))E)"
-        "|(?<=Z)(?!(?<=[Sh]Z)[Sh])"
-        "|(?<=1)(?<![Co]1)"
-        "|(?<=T)(?<![CE]T)"
-        "|(?<=P)(?<![CE]P)(?!(?<=dP)y)"
-        "|(?<=v)(?<!Cv)"
-        "|(?<=F)(?<!GF)"
-        "|(?<=B)(?<!bB)(?!b))"
-        # Behind one that goes, no other has a visible neighbour on its left; the rest go with it,
-        # but for a Braille blank, which may lean on its right.
-        "[JNZ1TPvFMOIpqXtcD]*+"
+
+
+@functools.cache
+def _removable() -> re.Pattern[bytes]:
+    # Removable code points in a row, over the classes of `_visible_classes`. Every context
+    # is a neighbour in the raw text, so what was kept is kept again: the step is idempotent.
+    return re.compile(
+        (
+            "[JNZ1TPvFBMOIpqXtcD](?:(?<=[MOIpqXtcD])"
+            # ZWNJ between two letters of a cursive script; either joiner at a virama
+            "|(?<=N)(?!(?<=[AaGm]N)[AGm]|(?<=[Hh]N)(?![HID])|(?<![HID]N)[Hh])"
+            # ZWJ beside a cursive letter; between two emoji
+            "|(?<=J)(?!(?<=[AaGmHh]J)(?![HID])|(?<![HID]J)[AGmHh]|(?:(?<=EJ)|(?<=EKJ)|(?<=EPJ))E)"
+            "|(?<=Z)(?!(?<=[Sh]Z)[Sh])"
+            "|(?<=1)(?<![Co]1)"
+            "|(?<=T)(?<![CE]T)"
+            "|(?<=P)(?<![CE]P)(?!(?<=dP)y)"
+            "|(?<=v)(?<!Cv)"
+            "|(?<=F)(?<!GF)"
+            "|(?<=B)(?<!bB)(?!b))"
+            # Behind one that goes, no other has a visible neighbour on its left; the rest go with it,
+            # but for a Braille blank, which may lean on its right.
+            "[JNZ1TPvFMOIpqXtcD]*+"
+        )
+        .replace("HID", _HIDDEN)
+        .encode()
     )
-    .replace("HID", _HIDDEN)
-    .encode()
-)
+
+
 # Contexts of ordinary text, kept at the speed of `replace`; neighbours overlap, hence the pairs.
 _COMMON: Final = (
     (b"EPJE", b"EPkE"),
@@ -115,16 +127,19 @@ _RIGHT_TO_LEFT: Final = re.compile(b"[AR]")
 _EMBED, _ISOLATE, _POP, _POP_ISOLATE, _KEPT = b"OIpqk"
 _MARKS_KEPT: Final = bytes.maketrans(b"M", b"k")
 
-# The three subdivision flags that are recommended for general interchange (UTS 51, RGI). Any other
-# well-formed tag sequence is a channel.
-_FLAGS: Final = re.compile(
-    "\U0001f3f4(?:{})\U000e007f".format(
-        "|".join(
-            "".join(chr(0xE0000 + ord(letter)) for letter in region)
-            for region in ("gbeng", "gbsct", "gbwls")
+
+@functools.cache
+def _flags() -> re.Pattern[str]:
+    # The three subdivision flags that are recommended for general interchange (UTS 51, RGI). Any
+    # other well-formed tag sequence is a channel.
+    return re.compile(
+        "\U0001f3f4(?:{})\U000e007f".format(
+            "|".join(
+                "".join(chr(0xE0000 + ord(letter)) for letter in region)
+                for region in ("gbeng", "gbsct", "gbwls")
+            )
         )
     )
-)
 
 
 @attrs.frozen(kw_only=True)
@@ -211,13 +226,13 @@ def remove_controls(text: str) -> tuple[Step, Step]:
     Tab, LF and CRLF stay; every other line break becomes LF. No ESC is left, so nothing that
     later steps remove can put a sequence together.
     """
-    shown = _CONTROLS.sub("", text)
+    shown = _controls().sub("", text)
     return (
         Step(
             name="controls",
             before=text,
             after=shown,
-            find=functools.partial(_found, _CONTROLS, ""),
+            find=functools.partial(_found, _controls(), ""),
         ),
         Step(
             name="line-breaks",
@@ -229,7 +244,7 @@ def remove_controls(text: str) -> tuple[Step, Step]:
 
 
 def _keep_flags(text: str, classes: bytearray) -> None:
-    for found in _FLAGS.finditer(text):
+    for found in _flags().finditer(text):
         start, end = found.span()
         classes[start + 1 : end] = b"k" * (end - start - 1)
 
@@ -287,7 +302,7 @@ def _is_removed(around: str, place: int) -> bool:
     """The same for one that looks at its neighbours only."""
     start = max(place - _REACH, 0)
     classes = _classes(around[start : place + _REACH])
-    return _REMOVABLE.match(classes, place - start) is not None
+    return _removable().match(classes, place - start) is not None
 
 
 def _without(text: str, spans: list[tuple[int, int]]) -> str:
@@ -300,7 +315,7 @@ def _without(text: str, spans: list[tuple[int, int]]) -> str:
 def _explained(text: str, suspects: re.Pattern[str]) -> str:
     """Whole lines without what no context explains."""
     classes = _classes(text)
-    spans = [found.span() for found in _REMOVABLE.finditer(classes)]
+    spans = [found.span() for found in _removable().finditer(classes)]
     hidden = len(classes) - len(classes.translate(None, _HIDDEN.encode()))
     if not spans:
         return text
@@ -325,7 +340,7 @@ def _regions(text: str, suspects: re.Pattern[str]) -> Iterator[tuple[int, int]]:
 
 def _removals(text: str) -> Iterator[Span]:
     for start, end in _regions(text, _suspects()):
-        for found in _REMOVABLE.finditer(_classes(text[start:end])):
+        for found in _removable().finditer(_classes(text[start:end])):
             yield start + found.start(), start + found.end(), ""
 
 
