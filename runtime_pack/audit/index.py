@@ -111,16 +111,22 @@ class EventIndex:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
         try:
             self._db = sqlite3.connect(
                 ":memory:" if path is None else path, timeout=30, isolation_level=None
             )
+        except sqlite3.Error as error:
+            raise AuditError(f"the index {path} cannot be used: {error}") from error
+        try:
             if path is not None:
                 path.chmod(0o600)
             self._prepare()
         except (sqlite3.Error, OSError) as error:
+            self._db.close()
             raise AuditError(f"the index {path} cannot be used: {error}") from error
+        except AuditError:
+            self._db.close()
+            raise
 
     def _prepare(self) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
