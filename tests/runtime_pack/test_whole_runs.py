@@ -49,7 +49,7 @@ from runtime_pack import (
 from runtime_pack.catalog import Effects
 from runtime_pack.errors import ContractError, ModelFault, ModelRequestError, RunNotFound
 from runtime_pack.labels import CLEAN, join
-from runtime_pack.messages import Message
+from runtime_pack.messages import AssistantMessage, Message, ToolMessage
 from runtime_pack.testing import (
     Crash,
     CrashingRunStore,
@@ -64,7 +64,8 @@ from runtime_pack.testing import (
 SEAL: Final = Seal(b"the key of whole runs in a test..")
 TOOLS: Final = ("t:once", "t:again", "t:poll", "t:gate", "t:bad", "no:such")
 PRICES: Final = PriceTable(models={"m": ModelPrice(input=Decimal(10), output=Decimal(20))})
-STOPS: Final = ("now", "after_step", "pause", "kill now", "kill after_step")
+STOPS: Final = ("now", "after_step", "pause", "kill now", "kill after_step", "die", "die")
+HARMLESS: Final = frozenset({"t:again", "t:poll"})
 
 words = st.sampled_from(["1", "2", "3"])
 one_call = st.tuples(st.sampled_from(TOOLS), words)
@@ -145,18 +146,36 @@ class WholeRuns(RuleBasedStateMachine):
         self.result: LoopResult | None = None
         self.requests: dict[tuple[str, str], list[str]] = {}
         self.approved: set[str] = set()
+        # Calls that were started and whose outcome nobody knows, by run, tool and argument.
+        self.doubts: set[tuple[str, str, str]] = set()
         self.run: AgentTaskRun | None = None
 
     # ── what goes on inside a drive ───────────────────────────────────────────────────────────
 
     def look(self, messages: Sequence[Message] = ()) -> None:
         """What holds at every instant; the loop would swallow a failure in here, so it is noted."""
+        self.doubt(messages)
         try:
             assert_one_result_per_call(messages)
             if self.run is not None:
                 assert_within_budget(self.run.view())
         except AssertionError as fault:
             self.faults.append(str(fault))
+
+    def doubt(self, messages: Sequence[Message]) -> None:
+        """Note what the model is told of: those calls may have taken effect."""
+        asked = {
+            call.id: call
+            for message in messages
+            if isinstance(message, AssistantMessage)
+            for call in message.calls
+        }
+        for message in messages:
+            if not isinstance(message, ToolMessage) or message.name in HARMLESS:
+                continue
+            if self.run is not None and "OUTCOME_UNKNOWN" in message.text:
+                given: Any = asked[message.call_id].arguments
+                self.doubts.add((self.run.id, message.name, given.get("x", "")))
 
     def meddle(self, where: str) -> None:
         """Stop the run from inside, where it was planned to."""
@@ -165,6 +184,9 @@ class WholeRuns(RuleBasedStateMachine):
         how, self.planned = self.planned[0], None
         if how == "pause":
             self.run.pause("planned")
+        elif how == "die":
+            # What the tool does has happened, and nothing of it is saved.
+            self.store.crash_in(1)
         elif how.startswith("kill"):
             self.switch.engage("planned")
         else:
@@ -172,7 +194,12 @@ class WholeRuns(RuleBasedStateMachine):
 
     async def works(self, context: ExecutionContext) -> str:
         """A tool: what must hold when one runs is looked at, and the run may be stopped meanwhile."""
-        name = self.shelf.calls[-1][0]
+        name, given = self.shelf.calls[-1]
+        doubt = (context.run, name, str(given.get("x", "")))
+        named = self.requests.get((context.run, context.step), [])
+        if doubt in self.doubts and not self.approved.intersection(named):
+            self.faults.append(f"{context.step} repeats a call in doubt, and nobody was asked")
+        self.doubts.discard(doubt)
         self.ran[context.run, context.step, name] += 1
         self.look()
         records = [] if self.run is None else [r for r in self.run.steps if r.step == context.step]
@@ -267,6 +294,15 @@ class WholeRuns(RuleBasedStateMachine):
         self.model.script = script
         done = isinstance(self.result, Completed) and self.begun
         self.go(**({"message": "more"} if done else {}))
+
+    @rule(how=st.sampled_from(["die", "die", "pause"]), word=words)
+    def model_insists(self, how: str, word: str) -> None:
+        """It is cut in the middle of a call, and asks for the same call again after that."""
+        for planned in ((how, "tool"), None):
+            self.planned = planned
+            self.model.script = [([("t:once", word)], None)]
+            done = isinstance(self.result, Completed) and self.begun
+            self.go(**({"message": "more"} if done else {}))
 
     @precondition(lambda self: isinstance(self.result, ApprovalRequired))
     @rule(data=st.data(), verdict=st.sampled_from(["approve", "approve", "deny"]), script=steps)
