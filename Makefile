@@ -16,7 +16,7 @@ PACKAGES := runtime_pack web_tools egress citations
 SPREAD ?= --numprocesses=4 --dist=worksteal
 CODE := $(PACKAGES) tests benchmarks examples .ci
 
-.PHONY: help install engines demo test check format lint types imports docs wheel bench containment clean
+.PHONY: help install engines demo test check format lint types imports docs lowest wheel bench containment clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /: /'
@@ -64,6 +64,9 @@ imports: $(VENV)/.dev ## layering
 docs: $(VENV)/.dev ## regenerate the tables in README and docs from the code
 	$(BIN)/python .ci/write_tables.py
 
+lowest: $(VENV)/.dev ## run the tests of runtime_pack with the lowest versions that pyproject names
+	PYTHONPATH=. $(BIN)/python .ci/lowest.py $(PYTEST_ARGS)
+
 wheel: $(VENV)/.dev ## build the wheel and run the suite against it
 	$(BIN)/python .ci/test_wheel.py
 
@@ -79,4 +82,4 @@ containment: $(VENV)/.containment ## measure what is contained; writes docs/cont
 	$(BIN)/python -m benchmarks.containment --write $(CONTAINMENT_ARGS)
 
 clean: ## remove the environment and what was built
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-lowest dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
