@@ -840,3 +840,16 @@ def test_a_memory_survives_json() -> None:
 
     assert again.rules == memory.rules
     assert Remember().to_json()["max_uses"] == 10
+
+
+@pytest.mark.parametrize("uses", [-1, True, 1.0, "1", None])
+def test_what_is_no_count_of_uses_is_not_read(uses: Json) -> None:
+    """A rule with fewer uses than none would answer more calls than were said."""
+    rule = RememberedRule(
+        rule_id="r", scope=RememberScope.RUN, run="r", task="t", tool="t", tool_sha256="d",
+        fields=None, arguments={}, reasons=(), max_label=Label(), created_at=NOW,
+        expires_at=None, max_uses=1, request_id="q", decided_by="p",
+    )  # fmt: skip
+
+    with pytest.raises(ValueError):
+        RememberedRule.from_json({**rule.to_json(), "uses": uses})
