@@ -289,3 +289,25 @@ class LedgerMachine(RuleBasedStateMachine):
 
 TestLedger = LedgerMachine.TestCase
 TestLedger.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_violations_without_a_limit_are_restored_as_they_were() -> None:
+    """Nothing is overdrawn where nothing is limited."""
+    limits = Limits(counts={}, seconds=UNLIMITED)
+    ledger = Ledger(limits)
+    ledger.count_violations(3)
+    again = Ledger(limits)
+    again.restore(ledger.view(0.0).to_json())
+
+    assert (again.violations, again.over(), again.view(0.0).overdrawn) == (3, None, {})
+
+
+@pytest.mark.parametrize("amount", [True, 0, -1, 1.0, "1", None])
+def test_what_is_no_amount_raises_no_limit(amount: Any) -> None:
+    """A grant is a whole number above 0."""
+    ledger = Ledger(Limits(counts={"steps": 1}, seconds=UNLIMITED))
+
+    with pytest.raises(ValueError):
+        ledger.raise_limit("steps", amount)
+
+    assert ledger.limit("steps") == 1
