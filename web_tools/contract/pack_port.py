@@ -19,7 +19,7 @@ from web_tools.contract.instants import to_milliseconds
 from web_tools.contract.options import MAX_COUNT, SearchCall, SearchOptions
 from web_tools.contract.provider import SearchContext, SearchProvider, SearchRow
 from web_tools.contract.provider import define_search_provider as _define
-from web_tools.contract.results import plain_row
+from web_tools.contract.results import row_of, with_plain_text
 from web_tools.contract.tool import WebSearchTool
 from web_tools.errors import (
     ProviderFault,
@@ -31,6 +31,8 @@ from web_tools.search import Cancel, SearchHit, WebSearchProvider
 
 __all__ = ("as_search_provider", "as_web_search_provider")
 
+# Of which the pack cuts what it is asked for: stripping takes time.
+_MAX_ROWS: Final = 200
 # Fixed windows; the pack filters nothing by them. Source: the search page, where the doors meet.
 _WINDOWS: Final = {Recency.DAY: 1, Recency.WEEK: 7, Recency.MONTH: 31, Recency.YEAR: 366}
 
@@ -109,9 +111,10 @@ class _PackPort:
     def _hits(self, answer: Answer) -> Sequence[SearchHit]:
         """Plain hits; what is no row stays as it came, so that the pack's own check counts it."""
         plain = self._engine.provider.plain
-        rows = [(raw, plain_row(raw, plain=plain)) for raw in answer.rows]
         hits: list[SearchHit] = []
-        for raw, row in rows:
+        for raw in answer.rows[:_MAX_ROWS]:
+            found = row_of(raw)
+            row = None if found is None else with_plain_text(found, plain=plain)
             if row is None:
                 # `run_search` drops it as malformed, and fails when there is nothing else: it is
                 # no hit, and must stay none.

@@ -1,7 +1,7 @@
 """The rows of a back end become results: checked, filtered, stripped, then cut. Pure.
 
 Whatever a back end honoured is applied again, so that two back ends agree. Order: form, URL,
-address, credential, site, freshness, duplicates, count.
+address, site, freshness, duplicates, count, credential; texts are stripped last.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -33,9 +33,10 @@ __all__ = (
     "Found",
     "Result",
     "envelope_of",
-    "plain_row",
     "results_of",
+    "row_of",
     "rows_of",
+    "with_plain_text",
 )
 
 MAX_TITLE_CHARS: Final = 300
@@ -109,8 +110,8 @@ def _own(row: object) -> object:
         return None
 
 
-def plain_row(row: object, *, plain: bool) -> SearchRow | None:
-    """The row with plain title and snippet; None when it is no row of the contract."""
+def row_of(row: object) -> SearchRow | None:
+    """The row with its texts as they came; None when it is no row of the contract."""
     if isinstance(row, Mapping):
         parts = (row.get("title"), row.get("url"), row.get("snippet"))
         date = row.get("publishedAt", row.get("published_at"))
@@ -123,12 +124,13 @@ def plain_row(row: object, *, plain: bool) -> SearchRow | None:
         isinstance(part, str) and len(part) <= _MAX_PART_CHARS for part in (title, url, snippet)
     ):
         return None
-    return SearchRow(
-        title=_text(title, plain=plain),
-        url=url,
-        snippet=_text(snippet, plain=plain),
-        published_at=date,
-    )
+    return SearchRow(title=title, url=url, snippet=snippet, published_at=date)
+
+
+def with_plain_text(row: SearchRow, *, plain: bool) -> SearchRow:
+    """The row with title and snippet as plain text; *plain* when they are that already."""
+    title, snippet = row.title or "", row.snippet or ""
+    return attrs.evolve(row, title=_text(title, plain=plain), snippet=_text(snippet, plain=plain))
 
 
 def _text(part: str, *, plain: bool) -> str:
@@ -167,27 +169,25 @@ def results_of(
     """
     dropped: dict[DropReason, int] = {}
     kept: dict[str, _Checked] = {}
+    seen: set[str] = set()
     for raw in rows:
-        row = plain_row(raw, plain=provider.plain)
-        verdict = _judged(row, call, address, secrets)
-        if isinstance(verdict, _Checked) and verdict.url.url in kept:
-            verdict = DropReason.DUPLICATE
+        verdict = _judged(row_of(raw), call, address)
+        if isinstance(verdict, _Checked):
+            full = len(kept) >= call.options.count
+            verdict = _admitted(verdict, provider, secrets, seen, full=full)
         if isinstance(verdict, _Checked):
             kept[verdict.url.url] = verdict
         else:
             dropped[verdict] = dropped.get(verdict, 0) + 1
     if rows and dropped.get(DropReason.MALFORMED, 0) == len(rows):
         raise bad_answer("no row has the form of the contract")
-    more = len(kept) - call.options.count
-    if more > 0:
-        dropped[DropReason.COUNT] = more
-    chosen = islice(kept.values(), call.options.count)
-    return Found(results=tuple(_result(each, now) for each in chosen), dropped=dropped)
+    return Found(results=tuple(_result(each, now) for each in kept.values()), dropped=dropped)
 
 
 def _judged(
-    row: SearchRow | None, call: SearchCall, address: AddressPolicy, secrets: Collection[str]
+    row: SearchRow | None, call: SearchCall, address: AddressPolicy
 ) -> _Checked | DropReason:
+    """By form, URL, site and date; its texts are not looked at."""
     if row is None:
         return DropReason.MALFORMED
     url = result_url(row.url)
@@ -195,8 +195,6 @@ def _judged(
         return DropReason.URL
     if not is_admitted(url.target, address):
         return DropReason.ADDRESS
-    if secrets and holds_any(f"{row.title}\n{row.url}\n{row.snippet}", secrets):
-        return DropReason.CREDENTIAL
     if call.options.site is not None and not is_under(call.options.site, url.target):
         return DropReason.SITE
     published = published_at(row.published_at)
@@ -204,6 +202,27 @@ def _judged(
     if fresh is not None and (published is None or published < fresh.instant):
         return DropReason.FRESHNESS
     return _Checked(row=row, url=url, published=published)
+
+
+def _admitted(
+    checked: _Checked,
+    provider: SearchProvider,
+    secrets: Collection[str],
+    seen: set[str],
+    *,
+    full: bool,
+) -> _Checked | DropReason:
+    """With plain texts, unless it is one too many: what nobody is shown is not stripped."""
+    if checked.url.url in seen:
+        return DropReason.DUPLICATE
+    if full:
+        seen.add(checked.url.url)
+        return DropReason.COUNT
+    row = with_plain_text(checked.row, plain=provider.plain)
+    if secrets and holds_any(f"{row.title}\n{row.url}\n{row.snippet}", secrets):
+        return DropReason.CREDENTIAL
+    seen.add(checked.url.url)
+    return attrs.evolve(checked, row=row)
 
 
 def _result(checked: _Checked, now: datetime) -> Result:

@@ -8,7 +8,6 @@ ends.
 
 import html
 import re
-import unicodedata
 from typing import Final
 
 __all__ = ("INLINE_TAGS", "escape_text", "plain_text")
@@ -24,6 +23,8 @@ _RAW_TEXT: Final = frozenset({"script", "style"})
 _OPENING: Final = re.compile(r"<(?:(?P<slash>/?)(?P<name>[A-Za-z][^\s/>]*)|(?P<mark>[!?]))")
 _END_OR_QUOTE: Final = re.compile(r"[>\"']")
 _SPACES: Final = " \t\n\f\r"
+# General categories Cc and Cs.
+_UNSHOWN: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _COMMENT: Final = "<!--"
 _ABRUPT: Final = re.compile(r"<!---?>")
 _COMMENT_END: Final = re.compile(r"--!?>")
@@ -33,7 +34,7 @@ def plain_text(markup: str) -> str:
     """*markup* as one line of plain text: no tags, references decoded once, single spaces."""
     stripped = "".join(_pieces(markup)) if "<" in markup else markup
     decoded = html.unescape(stripped) if "&" in stripped else stripped
-    return " ".join("".join(map(_shown, decoded)).split())
+    return " ".join(_UNSHOWN.sub(_shown, decoded).split())
 
 
 def escape_text(text: str) -> str:
@@ -41,14 +42,9 @@ def escape_text(text: str) -> str:
     return html.escape(text, quote=False)
 
 
-def _shown(character: str) -> str:
-    """A space for a control character, U+FFFD for half of a pair, else the character."""
-    if character.isascii():
-        return character if character.isprintable() else " "
-    category = unicodedata.category(character)
-    if category == "Cs":
-        return "\N{REPLACEMENT CHARACTER}"
-    return " " if category == "Cc" else character
+def _shown(match: re.Match[str]) -> str:
+    """A space for a control character, U+FFFD for half of a pair."""
+    return "\N{REPLACEMENT CHARACTER}" if match[0] >= "\ud800" else " "
 
 
 def _pieces(markup: str) -> list[str]:

@@ -219,7 +219,7 @@ def test_a_key_is_in_no_text(case: dict[str, Any]) -> None:
         row("https://a.example/", snippet=f"your key is {key}"),
         row("https://b.example/"),
     ]
-    envelope = ask(tool)
+    envelope = ask(tool, count=1)
 
     shown = "".join(traceback.format_exception(error)) + error.cause + repr((told, envelope, desk))
     assert case["expect"]["absent_everywhere"] not in shown
