@@ -45,6 +45,8 @@ MAX_SNIPPET_CHARS: Final = 2000
 _MAX_ROWS: Final = 1000
 # A part of a row is cut only after its digest was taken: longer ones make the row malformed.
 _MAX_PART_CHARS: Final = 65_536
+# Of which at most 2,000 are shown: the rest is cut before it is stripped, which takes time.
+_MAX_READ_CHARS: Final = 16_384
 _KEYS: Final = ("title", "url", "snippet", "publishedAt", "published_at")
 
 UNTRUSTED_NOTE: Final = (
@@ -134,7 +136,8 @@ def with_plain_text(row: SearchRow, *, plain: bool) -> SearchRow:
 
 
 def _text(part: str, *, plain: bool) -> str:
-    return plain_text(escape_text(part) if plain else part)
+    read = part[:_MAX_READ_CHARS]
+    return plain_text(escape_text(read) if plain else read)
 
 
 @attrs.frozen(kw_only=True)
