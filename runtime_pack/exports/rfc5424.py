@@ -16,6 +16,8 @@ __all__ = ("syslog_line",)
 _FACILITY: Final = 13
 # RFC 5612: the number for documentation and private use where no number is registered.
 _SD_ID: Final = "event@32473"
+# As our lines have it; a line that was tampered with may have anything.
+_TIME: Final = re.compile(r"[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}\.[0-9]{6}Z\Z")
 _NOT_PRINTABLE: Final = re.compile(r"[^\x21-\x7e]")
 
 
@@ -23,7 +25,8 @@ def syslog_line(record: Record, *, host: str = "-") -> str:
     """The event as one message, without a frame. *host* is the machine that sends it."""
     event = read(record)
     priority = _FACILITY * 8 + _severity(event)
-    head = (event.at or "-", _word(host, 255), PRODUCT, "-", _word(event.code, 32))
+    at = event.at if _TIME.match(event.at) else "-"
+    head = (at, _word(host, 255), PRODUCT, "-", _word(event.code, 32))
     return f"<{priority}>1 {' '.join(head)} {_structured(event)} {ascii_json(record)}"
 
 

@@ -298,6 +298,7 @@ def test_every_event_is_valid_ocsf(record: Record) -> None:
 
 @settings(max_examples=60, deadline=None)
 @example(DENIED | {"object": {"host": "a\tb"}})
+@example(DENIED | {"ts": "\x1f"})
 @given(records())
 def test_no_event_breaks_out_of_its_line(record: Record) -> None:
     """No control character in any form; JSON forms are ASCII and hold what they were given."""
@@ -309,6 +310,7 @@ def test_no_event_breaks_out_of_its_line(record: Record) -> None:
 
 
 @settings(max_examples=60, deadline=None)
+@example(DENIED | {"ts": "\x1f 2026"})
 @given(records())
 def test_syslog_has_its_grammar(record: Record) -> None:
     """RFC 5424, section 6: priority, five words, structured data with three escapes, and the event."""
