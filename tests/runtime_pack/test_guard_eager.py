@@ -173,8 +173,10 @@ def test_what_ends_in_its_first_step_ends_as_any_task_does() -> None:
 
 def test_what_ends_the_process_comes_out_of_the_first_step() -> None:
     """As out of any task: it is not kept for somebody who may never ask."""
+    begun: list[asyncio.Task[Any] | None] = []
 
     async def ends() -> None:
+        begun.append(asyncio.current_task())
         raise SystemExit(3)
 
     async def main() -> None:
@@ -182,5 +184,8 @@ def test_what_ends_the_process_comes_out_of_the_first_step() -> None:
         with pytest.raises(SystemExit):
             await start(ends())
         assert asyncio.current_task() is own
+        (task,) = begun
+        assert task is not None
+        assert isinstance(task.exception(), SystemExit)
 
     asyncio.run(main())
