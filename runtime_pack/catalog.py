@@ -85,7 +85,8 @@ class ToolOutput:
     `text` already stands inside a fence; it is believed of a `FramingRuntime` alone, and so are
     `found`, the addresses that a search gave, `links`, those that a page offered beside its text, and
     `bits`: how much the output can tell of what was read, where that is less than a text; then its
-    label may be better than its tool's. `label` is set by the runtime that ran the tool,
+    label may be better than its tool's. `fences` tells of each block in `text`, as
+    `FencedBlock.to_record` has it. `label` is set by the runtime that ran the tool,
     never taken from a result's body; the default is the least trusted.
     """
 
@@ -103,6 +104,7 @@ class ToolOutput:
     found: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     bits: float | None = None
+    fences: tuple[Mapping[str, Json], ...] = ()
 
     def shown_as(self, text: str, label: Label, *, framed: bool) -> ToolOutput:
         """The output with another text for the model, and under another label."""
@@ -124,6 +126,8 @@ class ToolOutput:
             found=self.found,
             links=self.links,
             bits=self.bits,
+            # What was said of another text says nothing of this one.
+            fences=self.fences if text is self.text else (),
         )
 
 

@@ -208,6 +208,12 @@ def step_started(subject: Subject, record: StepRecord, policy_sha256: str) -> En
     )
 
 
+def _signals(fence: Mapping[str, Json]) -> list[Json]:
+    """What was noticed in the text of a block; nothing in a record of another form."""
+    signals = fence.get("signals")
+    return signals if isinstance(signals, list) else []
+
+
 def step_finished(subject: Subject, record: StepRecord, output: ToolOutput) -> Entry:
     """A call that ended, well or not."""
     body: dict[str, Json] = {
@@ -221,6 +227,9 @@ def step_finished(subject: Subject, record: StepRecord, output: ToolOutput) -> E
     }
     if record.cost or record.estimated or record.cached_input_tokens:
         body |= _spending(record)
+    signals = {log_word(str(word)) for fence in output.fences for word in _signals(fence)}
+    if signals:
+        body["fence_signals"] = sorted(signals)
     code = EventCode.STP002O if output.ok else EventCode.STP003E
     return Entry(code, subject, body, None, f"{record.key}:finished")
 

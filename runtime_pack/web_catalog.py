@@ -366,7 +366,7 @@ def _canonical(request: ReadRequest) -> ReadRequest:
 
 
 async def _redirected(
-    request: ReadRequest, stopped: _NotFollowed, context: ExecutionContext
+    request: ReadRequest, stopped: _NotFollowed, context: ExecutionContext, style: FenceStyle
 ) -> ToolOutput:
     """Where a page leads, in place of what is there; the reason where the rules deny that at all."""
     denied = [rule for rule in stopped.rules if rule.verdict is LabelVerdict.DENY]
@@ -380,7 +380,8 @@ async def _redirected(
         return attrs.evolve(output, label=_EXTERNAL, provenance=PROVENANCE)
     url = stopped.target.url
     meta = FenceMeta(kind=FenceKind.REDIRECT, source=request.url, retrieved_at=_now())
-    block = await fence_aside(url, meta=meta, nonces=NonceBook(burned=context.burned))
+    nonces = NonceBook(burned=context.burned)
+    block = await fence_aside(url, meta=meta, nonces=nonces, style=style)
     data: dict[str, Json] = {
         "url": request.url,
         "redirected_to": url,
@@ -389,7 +390,8 @@ async def _redirected(
         "untrusted": True,
     }
     said = "The page leads to the address below. It was not followed; read it if it is wanted."
-    return _external(text=f"{said}\n{block.text}", data=data, citations=())
+    told = (block.to_record(),)
+    return _external(text=f"{said}\n{block.text}", data=data, citations=(), fences=told)
 
 
 def _of_another_loop() -> ContractError:
@@ -534,7 +536,7 @@ class _WebToolRuntime:
         meta, nonces = _frame_meta(f"tool:{name}"), NonceBook(burned=context.burned)
         style = self._setup.style
         block = await fence_aside(output.text, meta=meta, nonces=nonces, style=style)
-        return attrs.evolve(output, text=block.text, framed=True)
+        return attrs.evolve(output, text=block.text, framed=True, fences=(block.to_record(),))
 
     def frames(self, name: str) -> bool:
         """Every text from outside is fenced here, those of the runtime below included."""
@@ -580,6 +582,7 @@ class _WebToolRuntime:
             data=_search_data(found),
             citations=tuple(result.citation for result in found.results),
             found=tuple(result.url for result in found.results),
+            fences=tuple(block.to_record() for block in fenced.blocks),
         )
 
     async def _read(self, arguments: Mapping[str, Json], context: ExecutionContext) -> ToolOutput:
@@ -587,7 +590,7 @@ class _WebToolRuntime:
         try:
             page = await self._page(_canonical(request), context)
         except _NotFollowed as stopped:
-            return await _redirected(request, stopped, context)
+            return await _redirected(request, stopped, context, self._setup.style)
         meta = FenceMeta(
             kind=FenceKind.PAGE,
             source=page.final_url,
@@ -600,7 +603,12 @@ class _WebToolRuntime:
         await self._keep((page.whole,))
         if request.question is not None:
             return await ask_page(request.question, page, block, context)
-        return _external(text=block, data=_read_data(page, block), citations=(page.citation,))
+        return _external(
+            text=block,
+            data=_read_data(page, block),
+            citations=(page.citation,),
+            fences=(fenced.to_record(),),
+        )
 
     def _request(self, arguments: Mapping[str, Json]) -> ReadRequest:
         return parse_read_arguments(arguments, self._setup.caps, asking=self._setup.paging)
@@ -697,6 +705,7 @@ def _external(
     data: dict[str, Json],
     citations: tuple[KnowledgeCitation, ...],
     found: tuple[str, ...] = (),
+    fences: tuple[Mapping[str, Json], ...] = (),
 ) -> ToolOutput:
     return ToolOutput(
         ok=True,
@@ -707,6 +716,7 @@ def _external(
         citations=citations,
         framed=True,
         found=found,
+        fences=fences,
     )
 
 

@@ -252,6 +252,22 @@ class FencedBlock:
         }
         return tuple(signal for signal, seen in noticed.items() if seen)
 
+    def to_record(self) -> dict[str, str | int | bool | list[str]]:
+        """What the runtime keeps of a block: mode, source, counts and signals as plain values.
+
+        Neither a text nor a nonce is in it; the edits are in `report`, which takes time to list.
+        """
+        return {
+            "kind": str(self.kind),
+            "mode": str(self.mode),
+            "source": self.source,
+            "revision": self.revision,
+            "shown": self.shown,
+            "total": self.total,
+            "truncated": self.truncated,
+            "signals": [str(signal) for signal in self.signals],
+        }
+
 
 @attrs.frozen(kw_only=True)
 class ResultText:

@@ -428,6 +428,8 @@ def _is_well_formed(output: ToolOutput) -> bool:
         and isinstance(output.citations, tuple)
         and (not output.citations or _wires(output.citations) is not None)
         and isinstance(output.provenance, tuple)
+        and isinstance(output.fences, tuple)
+        and all(isinstance(fence, Mapping) for fence in output.fences)
         and (not output.provenance or all(isinstance(word, str) for word in output.provenance))
         and isinstance(output.found, tuple)
         and isinstance(output.links, tuple)
