@@ -602,7 +602,7 @@ class _WebToolRuntime:
         block = fenced.text
         await self._keep((page.whole,))
         if request.question is not None:
-            return await ask_page(request.question, page, block, context)
+            return await ask_page(request.question, page, block, context, self._setup.style)
         return _external(
             text=block,
             data=_read_data(page, block),

@@ -19,7 +19,7 @@ from runtime_pack.labels import Confidentiality, Integrity, Label
 from runtime_pack.machine import refusal
 from runtime_pack.messages import Json, SystemMessage, Turn, UserMessage
 from runtime_pack.ports import Aside, ExecutionContext
-from web_tools.fence import FenceKind, FenceMeta, NonceBook, fence_aside
+from web_tools.fence import PLAIN, FenceKind, FenceMeta, FenceStyle, NonceBook, fence_aside
 from web_tools.read import Page
 from web_tools.typed_question import (
     Answer,
@@ -40,7 +40,7 @@ _PROVENANCE: Final = ("external_tool_read",)
 
 
 async def ask_page(
-    question: Question, page: Page, block: str, context: ExecutionContext
+    question: Question, page: Page, block: str, context: ExecutionContext, style: FenceStyle = PLAIN
 ) -> ToolOutput:
     """The answer to a question about a page.
 
@@ -49,6 +49,7 @@ async def ask_page(
         page: what was read.
         block: its text in the fence.
         context: of the call; its `aside` asks the model.
+        style: how the runtime writes its fences; an answer that is a text stands in one.
     """
     if context.aside is None:
         text = "A question about a page needs a run whose model can be asked."
@@ -81,7 +82,7 @@ async def ask_page(
     )
     if math.isfinite(bits) or answer.value is None:
         return output
-    return await _as_text(output, answer, page, context)
+    return await _as_text(output, answer, page, context, style)
 
 
 async def _answered(
@@ -107,10 +108,15 @@ async def _answered(
 
 
 async def _as_text(
-    output: ToolOutput, answer: Answer, page: Page, context: ExecutionContext
+    output: ToolOutput,
+    answer: Answer,
+    page: Page,
+    context: ExecutionContext,
+    style: FenceStyle,
 ) -> ToolOutput:
     """A text is the page's word: external, and in a fence."""
     meta = FenceMeta(kind=FenceKind.SUMMARY, source=page.final_url, retrieved_at=page.fetched_at)
     nonces = NonceBook(burned=context.burned)
-    block = await fence_aside(str(answer.value), meta=meta, nonces=nonces)
-    return attrs.evolve(output, text=block.text, label=_PAGE, bits=None)
+    block = await fence_aside(str(answer.value), meta=meta, nonces=nonces, style=style)
+    told = (block.to_record(),)
+    return attrs.evolve(output, text=block.text, label=_PAGE, bits=None, fences=told)

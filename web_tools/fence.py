@@ -35,6 +35,7 @@ from web_tools.visible import (
 )
 
 __all__ = (
+    "PLAIN",
     "EditReport",
     "FenceKind",
     "FenceMeta",
