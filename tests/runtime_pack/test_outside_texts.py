@@ -309,7 +309,8 @@ def test_what_was_noticed_is_in_the_structure_and_in_the_log(tmp_path: Path) -> 
                     url = {"url": site.url("/page")}
                     return await guarded.execute_tool("web:read", url, ExecutionContext())
                 finally:
-                    await runtime.release()  # type: ignore[attr-defined]  # the web runtime has it
+                    # The web runtime has it.
+                    await runtime.release()  # type: ignore[attr-defined]
 
     (fence,) = asyncio.run(main()).fences
     finished = [
