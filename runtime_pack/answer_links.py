@@ -8,6 +8,7 @@ kind that carries something private becomes the name of the site that it leads t
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Set as AbstractSet
 from typing import Final
@@ -116,6 +117,8 @@ class _Defuser:
         self.references = 0
         self.links = 0
         self.hosts: dict[str, None] = {}
+        # Where attributes begin that can fetch, found once for all elements.
+        self.attributes: list[int] = []
 
     def link(self, match: re.Match[str]) -> str:
         """A link, or the site of one that carries something private."""
@@ -159,11 +162,15 @@ class _Defuser:
     def element(self, match: re.Match[str]) -> str:
         """The beginning of an element, or of what reads like one."""
         name = match["name"].lower()
-        after = match.string[match.end() : match.end() + _LOOKED_AT]
-        if name not in _FETCHING and (name == "a" or _ATTRIBUTE.search(after) is None):
+        if name not in _FETCHING and (name == "a" or not self._has_attribute(match.end())):
             return "<"
         self.images += 1
         return "&lt;"
+
+    def _has_attribute(self, start: int) -> bool:
+        """Whether one that can fetch follows within what an element may take."""
+        place = bisect.bisect_left(self.attributes, start)
+        return place < len(self.attributes) and self.attributes[place] < start + _LOOKED_AT
 
     def _is_known(self, text: str, origins: AbstractSet[AddressOrigin]) -> bool:
         if self._reader is None:
@@ -203,6 +210,7 @@ def defused_answer(
     if outside:
         shown = _DEFINITION.sub(defuser.definition, shown)
         shown = _IMAGE_START.sub(defuser.image, shown)
+        defuser.attributes = [match.start() for match in _ATTRIBUTE.finditer(shown)]
         shown = _ELEMENT.sub(defuser.element, shown)
     if shown == text:
         return None

