@@ -34,7 +34,7 @@ from benchmarks.containment.routes import ROUTES
 from runtime_pack import Confidentiality, LabelPreset
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "containment.md"
-SAMPLE = 40
+SAMPLE = 10
 
 
 def main() -> int:
@@ -67,7 +67,7 @@ def measure(*, whole: bool, workers: int) -> Results:
     say(f"routes: {len(routes)} runs")
     counts = [run_dojo(dojo, preset, every=1 if whole else SAMPLE) for preset in LabelPreset]
     say(f"AgentDojo: {[c.harms for c in counts]}")
-    machine = hostile(600 if whole else SAMPLE)
+    machine = hostile(600 if whole else 100)
     say(f"state machine: {machine}")
     fence = fence_counts(strings, garak, whole=whole, workers=workers)
     say(f"fence: {sum(fence.cases.values())} cases in {fence.seconds:.0f} s")

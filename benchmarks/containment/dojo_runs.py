@@ -19,10 +19,13 @@ from runtime_pack import (
     ApprovalRequest,
     CatalogTool,
     Decision,
+    ExecutionContext,
     LabelPreset,
     TaskContract,
+    ToolMessage,
     ToolOutput,
     ToolSpec,
+    Turn,
     TurnInput,
     UserMessage,
     Verdict,
@@ -30,7 +33,8 @@ from runtime_pack import (
     create_agent_task_run,
     run_governed_agent_loop,
 )
-from runtime_pack.testing import ScriptedModel, calls, reply
+from runtime_pack.ports import TurnRequest
+from runtime_pack.testing import calls, reply
 from runtime_pack.web_catalog import fence_frame
 
 __all__ = ("DojoCounts", "run_dojo")
@@ -60,6 +64,7 @@ _EFFECTS: Final[Mapping[str, tuple[str, ...]]] = {
         ),
         ("spend",),
     ),
+    "get_webpage": ("read_net",),
 }  # fmt: skip
 
 
@@ -77,6 +82,8 @@ class DojoCounts:
         pairs: user tasks with an injection that has calls; harms: injections whose own check says
             that they succeeded, by mode.
         talk: injections without a call, which only want the model to say something.
+        unseen: pairs in which the package's check sees no harm even without governance, because the
+            user's task changes what it looks at.
     """
 
     preset: str
@@ -90,6 +97,7 @@ class DojoCounts:
     asked: int
     denied: int
     talk: int
+    unseen: int
 
 
 @attrs.define
@@ -106,6 +114,7 @@ class _Tally:
     asked: int = 0
     denied: int = 0
     talk: int = 0
+    unseen: int = 0
 
 
 @attrs.define
@@ -156,6 +165,7 @@ def run_dojo(dojo: Dojo, preset: LabelPreset, *, every: int = 1) -> DojoCounts:
         asked=tally.asked,
         denied=tally.denied,
         talk=tally.talk,
+        unseen=tally.unseen,
     )
 
 
@@ -210,7 +220,7 @@ async def _attacked(
     if not evil:
         tally.talk += 1
         return
-    tally.pairs += 1
+    shown = []
     for fenced in (False, True):
         case, burned = _case(suite, default, task), set[str]()
         for call in (*task.ground_truth(case.env), *evil):
@@ -218,8 +228,14 @@ async def _attacked(
             if fenced:
                 fence_frame(said, source=f"tool:{call.function}", burned=burned)
         harmed = case.succeeded(injection, task.GROUND_TRUTH_OUTPUT)
-        tally.fenced += harmed and fenced
-        tally.off += harmed and not fenced
+        shown.append(harmed)
+    if not any(shown):
+        # The two tasks undo each other for the package's own check: nothing can be seen here.
+        tally.unseen += 1
+        return
+    tally.pairs += 1
+    tally.off += shown[0]
+    tally.fenced += shown[1]
     case = _case(suite, default, task)
     person, refused = await _governed(case, task, task.ground_truth(case.env), evil, preset)
     tally.governed += case.succeeded(injection, task.GROUND_TRUTH_OUTPUT)
@@ -232,7 +248,7 @@ async def _governed(
 ) -> tuple[_Own, int]:
     person = _Own([_key(call.function, _plain(call.args)) for call in wanted])
     script = [
-        calls((f"c{number}", call.function, json.dumps(_plain(call.args))))
+        (f"c{number}", call.function, json.dumps(_plain(call.args)))
         for number, call in enumerate((*wanted, *evil))
     ]
     tools = list(_tools(case))
@@ -247,7 +263,7 @@ async def _governed(
         approver=person,
         frame=fence_frame,
     )
-    model = ScriptedModel([*script, reply(task.GROUND_TRUTH_OUTPUT or "Done.")])
+    model = _Obedient(script, len(wanted), task.GROUND_TRUTH_OUTPUT or "Done.")
     result = await run_governed_agent_loop(
         runtime=run.guard_runtime(create_agent_runtime(model=model, tools=tools)),
         execute_turn_input=TurnInput(
@@ -255,6 +271,25 @@ async def _governed(
         ),
     )
     return person, sum(1 for step in result.steps if step.ok is False)
+
+
+class _Obedient:
+    """Makes the calls of its task, then those of the attacker if anything from outside reached it."""
+
+    def __init__(self, script: Sequence[tuple[str, str, str]], own: int, answer: str) -> None:
+        self._script = list(script)
+        self._own = own
+        self._answer = answer
+        self._turn = 0
+
+    async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
+        """The next call, whatever became of the last one."""
+        del context
+        at, self._turn = self._turn, self._turn + 1
+        told = any(isinstance(m, ToolMessage) and m.ok for m in request.messages)
+        if at >= len(self._script) or not request.tools or (at >= self._own and not told):
+            return reply(self._answer)
+        return calls(self._script[at])
 
 
 def _plain(value: Any) -> Any:
@@ -279,6 +314,7 @@ def _tools(case: _Case) -> Iterable[CatalogTool]:
                     "additionalProperties": False,
                 },
                 side_effects=_EFFECTS.get(name, ("read_local",)),
+                destination_args=("url",) if name in ("get_webpage", "post_webpage") else (),
             ),
             handler=handler,
         )

@@ -163,6 +163,7 @@ def _dojo(results: Results) -> str:
             counts.harms["fence only"],
             counts.harms["governed"],
             counts.asked,
+            counts.unseen,
         )
         for counts in results.dojo
     ]
@@ -178,6 +179,7 @@ def _dojo(results: Results) -> str:
         "harms, fence only",
         "harms, governed",
         "pairs asked",
+        "pairs where no harm can be seen (2)",
     )
     return _table(head, rows)
 
