@@ -22,6 +22,7 @@ from runtime_pack import (
     Label,
     LoopResult,
     MemoryRunStore,
+    Remember,
     SystemMessage,
     TaskContract,
     ToolMessage,
@@ -40,6 +41,8 @@ from runtime_pack import (
     resume_governed_agent_loop,
     run_governed_agent_loop,
 )
+from runtime_pack.remembered import remembered_rule
+from runtime_pack.seal import seal_rule
 from runtime_pack.testing import ListEmitter, ScriptedModel, calls, reply
 from web_tools.search import SearchHit
 
@@ -483,6 +486,29 @@ def test_no_standing_approval_answers_a_label_rule() -> None:
         refused = await last.resume(after.store, decide(second, remember={}))
         assert refused.stop is not None
         assert refused.stop.code == "DECISION_REFUSED"
+
+    asyncio.run(main())
+
+
+def test_a_rule_that_somebody_sealed_all_the_same_answers_no_label_rule() -> None:
+    """Even one that names the very reasons, and carries the seal of the store."""
+
+    async def main() -> None:
+        first = Stage(read(DOCS), send(), pages=[page()])
+        (request,) = (await first.go("go")).requests
+        rule = remembered_rule(
+            "rem-1",
+            request,
+            Remember(max_label=Label()),
+            arguments=request.arguments,
+            decided_by="somebody",
+            now=request.created_at,
+        )
+        after = Stage(read(DOCS, "r2"), send(), pages=[page()])
+        after.run.memory.keep(seal_rule(after.store.seal, rule))
+        result = await after.go("go")
+
+        assert rules(result) == [("message",)]
 
     asyncio.run(main())
 

@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from egress.testing import RecordingFetch, ScriptedAnswer
@@ -166,9 +167,9 @@ def test_an_answer_of_another_form_is_asked_for_once_more_and_then_refused(wrong
 
 def test_a_call_in_an_answer_never_runs() -> None:
     """The reading model has no tools; what reads like a call is no answer."""
-    result, reader = ask(
-        INTEGER, calls(("x", "web:read", json.dumps({"url": URL}))), '{"answer": null}'
-    )
+    wanted = calls(("x", "web:read", json.dumps({"url": URL})))
+    both = attrs.evolve(wanted, text='{"answer": 7}')
+    result, reader = ask(INTEGER, both, '{"answer": null}')
 
     assert json.loads(output(result).text)["answer"] is None
     assert [step.tool for step in result.steps].count("web:read") == 1
