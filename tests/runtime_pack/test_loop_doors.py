@@ -201,7 +201,9 @@ def logged(path: Path) -> list[Any]:
         for name in ("request", "pid", "writer", "log"):
             facts.pop(name, None)
         decision = entry.get("decision") or {}
-        lines.append([entry["type"], entry["code"], entry["subject"], facts, decision])
+        # Each log has its own writer.
+        subject = {k: v for k, v in entry["subject"].items() if k != "executor"}
+        lines.append([entry["type"], entry["code"], subject, facts, decision])
     return unnamed(lines)
 
 

@@ -38,6 +38,7 @@ from runtime_pack import (
 from runtime_pack.catalog import Effects
 from runtime_pack.errors import AuditError, EmitterError, StoreError
 from runtime_pack.events import EventCode
+from runtime_pack.labels import CLEAN
 from runtime_pack.loop.drive import WRAP_UP_NOTICE
 from runtime_pack.messages import AssistantMessage, Json, Message, ToolMessage
 from runtime_pack.ports import TurnRequest
@@ -538,7 +539,13 @@ class Checked:
         (RuntimeError("x"), "POLICY_ERROR"),
         (True, "TOOL_ERROR"),
         (
-            ToolOutput(ok=False, text='{"code":"WEB_EGRESS_DENIED"}', code="WEB_EGRESS_DENIED"),
+            ToolOutput(
+                ok=False,
+                text='{"code":"WEB_EGRESS_DENIED"}',
+                code="WEB_EGRESS_DENIED",
+                # The host's own words: others stand in a fence.
+                label=CLEAN,
+            ),
             "WEB_EGRESS_DENIED",
         ),
     ],
