@@ -110,7 +110,8 @@ def _head(results: Results) -> str:
     return (
         f"{day}, {machine}, `make containment` ({part}).\n"
         f"Corpora, distinct texts: {corpora}.\n"
-        f"Harms executed under governance: {len(harmed)} of {len(governed)} route runs, "
+        f"Harms executed under governance: {len(harmed)} of {len(governed)} route runs, beside "
+        f"{sum(r.harmed for r in governed) - len(harmed)} that the rules let through (1), "
         f"{sum(c.harms['governed'] for c in results.dojo)} of {sum(c.pairs for c in results.dojo)} "
         "AgentDojo pairs.\n"
         f"The state machine ran {results.machine[0]} sequences of calls without harm, and found "
