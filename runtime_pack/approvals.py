@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -144,8 +145,9 @@ class ApprovalRequest:
             ValueError: not of that form, or the digest is not that of the arguments.
         """
         fields = {**_ABSENT, **value}
-        if set(fields) != _REQUEST_FIELDS:
-            raise ValueError(f"unknown or missing fields {sorted(set(fields) ^ _REQUEST_FIELDS)}")
+        other = sorted(set(fields) ^ _request_fields())
+        if other:
+            raise ValueError(f"unknown or missing fields {other}")
         arguments, expires = fields.pop("arguments"), fields.pop("expires_at")
         reasons, reservation = fields.pop("reasons"), fields.pop("reservation")
         label, created = parse_label(fields.pop("label")), fields.pop("created_at")
@@ -179,7 +181,11 @@ _ABSENT: Final[Mapping[str, Json]] = {
     "destinations": {},
     "rules": [],
 }
-_REQUEST_FIELDS: Final = frozenset(attrs.fields_dict(ApprovalRequest))
+
+
+@functools.cache
+def _request_fields() -> frozenset[str]:
+    return frozenset(attrs.fields_dict(ApprovalRequest))
 
 
 class DecisionRefused(ValueError):

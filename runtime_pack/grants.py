@@ -6,6 +6,7 @@ lowers what the run was saved with, and what was granted comes on top of it agai
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Final
@@ -111,8 +112,12 @@ class Grant:
         }
 
 
-_FIELDS: Final = frozenset(attrs.fields_dict(Grant))
 _OPTIONAL: Final = frozenset({"grant_id"})
+
+
+@functools.cache
+def _fields() -> frozenset[str]:
+    return frozenset(attrs.fields_dict(Grant))
 
 
 def parse_grant(value: object) -> Grant:
@@ -123,7 +128,8 @@ def parse_grant(value: object) -> Grant:
     """
     if not isinstance(value, Mapping):
         raise ContractError("grant", "is an object")
-    unknown, missing = sorted(set(value) - _FIELDS, key=str), _FIELDS - _OPTIONAL - set(value)
+    known = _fields()
+    unknown, missing = sorted(set(value) - known, key=str), known - _OPTIONAL - set(value)
     if unknown or missing:
         raise ContractError("grant", f"unknown fields {unknown}, missing {sorted(missing)}")
     fields = dict(value)

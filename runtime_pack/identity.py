@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 import attrs
 
 from runtime_pack.errors import ContractError
+from runtime_pack.inner import frozen
 from runtime_pack.messages import Json
 
 __all__ = ("RunIdentity",)
@@ -25,7 +26,7 @@ _TRACEPARENT: Final = re.compile(
 )
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class RunIdentity:
     """Names are the host's words: they stand in the log as they are.
 

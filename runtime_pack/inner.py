@@ -6,19 +6,20 @@ for its fields. `__eq__`, `__hash__` and `__repr__` are written once, over the f
 
 `frozen` is for what hosts, tools and models are given. `inner` is for values that no code but ours ever
 holds: frozen to the type checker, plain at run time. A frozen class sets each field through
-`object.__setattr__`, and is three times as dear to make as one that is not.
+`object.__setattr__`, and is three times as dear to make as one that is not. `changing` is for values
+whose fields are set again; it has no hash, as a list has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-__all__ = ("frozen", "inner")
+__all__ = ("changing", "frozen", "inner")
 
 
 def _compared(value: Any) -> tuple[object, ...]:
@@ -42,6 +43,7 @@ def _shown(self: Any) -> str:
 
 
 _METHODS: Final = {"__eq__": _equal, "__hash__": _hash, "__repr__": _shown}
+_UNHASHED: Final = {**_METHODS, "__hash__": None}
 # These belong to the one class that Python made them for.
 _BOUND: Final = frozenset({"__dict__", "__slots__", "__weakref__"})
 # What an object begins with, by whichever of the two it is made.
@@ -58,10 +60,17 @@ class _Fields:
         return attrs.fields(self._complete())
 
 
-def _value(maker: Callable[..., Any], given: Any = None, /, *, kw_only: bool = False) -> Any:
+def _value(
+    maker: Callable[..., Any],
+    methods: Mapping[str, Any],
+    given: Any = None,
+    /,
+    *,
+    kw_only: bool = False,
+) -> Any:
     """The class with its slots; without one, what makes it."""
     if given is None:
-        return partial(_value, maker, kw_only=kw_only)
+        return partial(_value, maker, methods, kw_only=kw_only)
     own = given.__dict__
     names = own.get("__annotations__", {})
     made: Any = None
@@ -78,7 +87,7 @@ def _value(maker: Callable[..., Any], given: Any = None, /, *, kw_only: bool = F
         return twin
 
     body = {name: own[name] for name in own if name not in names and name not in _BOUND}
-    for name, method in _METHODS.items():
+    for name, method in methods.items():
         body.setdefault(name, method)
     body |= {name: _begins(complete, name) for name in _BEGINNINGS}
     body["__attrs_attrs__"] = _Fields(complete)
@@ -98,8 +107,10 @@ def _begins(complete: Callable[[], Any], name: str) -> Callable[..., None]:
 
 
 if TYPE_CHECKING:
+    from attrs import define as changing
     from attrs import frozen
     from attrs import frozen as inner
 else:
-    frozen = partial(_value, attrs.frozen)
-    inner = partial(_value, attrs.define)
+    frozen = partial(_value, attrs.frozen, _METHODS)
+    inner = partial(_value, attrs.define, _METHODS)
+    changing = partial(_value, attrs.define, _UNHASHED)

@@ -12,6 +12,7 @@ A string of 8 to 15 characters is found as a whole; of a longer one, any 16 char
 from __future__ import annotations
 
 import base64
+import functools
 import html
 import re
 import unicodedata
@@ -198,7 +199,7 @@ class PrivateText:
     def add_text(self, text: str, kind: Leak) -> None:
         """Look for what of a private text looks like data, unless it was said in public."""
         for word in _words(text):
-            telling = kind is Leak.SECRET or not _ORDINARY.match(word)
+            telling = kind is Leak.SECRET or not _ordinary().match(word)
             if telling and _folded(word) not in self._public:
                 self.add(word, kind)
 
@@ -260,12 +261,16 @@ class PrivateText:
 
 _WORD: Final = re.compile(r"[^\s\"'`<>()\[\]{},;|]{8,}")
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-# Words of a language, also with hyphens, and dates and times: what half of all texts have in common.
-_ORDINARY: Final = re.compile(
-    r"(?:[^\W\d_]+(?:[-'\u2019/&][^\W\d_]+)*"
-    r"|\d{4}-\d\d-\d\d(?:[T_]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"
-    r"|\d\d:\d\d:\d\d(?:\.\d+)?)\Z"
-)
+
+
+@functools.cache
+def _ordinary() -> re.Pattern[str]:
+    """Words of a language, also with hyphens, dates and times: what half of all texts have in common."""
+    return re.compile(
+        r"(?:[^\W\d_]+(?:[-'\u2019/&][^\W\d_]+)*"
+        r"|\d{4}-\d\d-\d\d(?:[T_]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"
+        r"|\d\d:\d\d:\d\d(?:\.\d+)?)\Z"
+    )
 
 
 def _words(text: str) -> Iterator[str]:

@@ -11,13 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-import attrs
-
 from runtime_pack.approvals import ApprovalRequest, Decision, digest_arguments
 from runtime_pack.catalog import TURN_TOOL, Executed, ToolOutput
 from runtime_pack.errors import CallCode, ModelRequestError
 from runtime_pack.events import Entry, Event, EventCode
 from runtime_pack.flow import BrokenRule
+from runtime_pack.inner import changing
 from runtime_pack.labels import CLEAN, Label, parse_label
 from runtime_pack.messages import Json, Turn, Usage
 from runtime_pack.remembered import RememberedRule
@@ -91,7 +90,7 @@ def _short_digest(text: str) -> str:
     return digest_text(text)[:23]
 
 
-@attrs.define(kw_only=True)
+@changing(kw_only=True)
 class StepRecord:
     """One turn or call as it was judged and ran.
 

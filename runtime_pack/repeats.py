@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import attrs
 import orjson
 
-from runtime_pack.inner import frozen, inner
+from runtime_pack.inner import changing, frozen, inner
 from runtime_pack.labels import Label
 from runtime_pack.messages import Json, ToolMessage
 
@@ -51,7 +51,7 @@ Verdict: TypeAlias = Recorded | Stuck | None
 _STUCK: Final = Stuck()
 
 
-@attrs.define
+@changing
 class Seen:
     """One call of the window; `recorded` is None until it has run.
 

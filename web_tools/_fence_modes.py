@@ -9,6 +9,7 @@ Attacks With Spotlighting", datamarking and encoding.
 
 import base64
 import binascii
+import functools
 import hashlib
 import itertools
 import re
@@ -43,14 +44,18 @@ _LABEL: Final = re.compile("(?:U[+]A[0-4][0-9A-F]{2})+")
 # Behind each word; and, in scripts that are written without spaces, behind some letters when
 # another letter follows, so that no sequence is taken apart.
 _HAN_KANA: Final = "[\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff]"
-_BOUNDARY: Final = re.compile(
-    rf"{_HAN_KANA}{{8}}(?={_HAN_KANA})"
-    "|[\u0e01-\u0e3a\u0e40-\u0e4e]{12}(?=[\u0e01-\u0e2e\u0e40-\u0e44])"  # Thai
-    "|[\u0e81-\u0ebd\u0ec0-\u0ece]{12}(?=[\u0e81-\u0eae\u0ec0-\u0ec4])"  # Lao
-    "|[\u1000-\u1038\u103b-\u103f]{12}(?=[\u1000-\u102a])"  # Myanmar
-    "|[\u1780-\u17b3\u17b6-\u17d1]{12}(?=[\u1780-\u17b3])"  # Khmer
-    r"|\S(?!\S)"
-)
+
+
+@functools.cache
+def _boundary() -> re.Pattern[str]:
+    return re.compile(
+        rf"{_HAN_KANA}{{8}}(?={_HAN_KANA})"
+        "|[\u0e01-\u0e3a\u0e40-\u0e4e]{12}(?=[\u0e01-\u0e2e\u0e40-\u0e44])"  # Thai
+        "|[\u0e81-\u0ebd\u0ec0-\u0ece]{12}(?=[\u0e81-\u0eae\u0ec0-\u0ec4])"  # Lao
+        "|[\u1000-\u1038\u103b-\u103f]{12}(?=[\u1000-\u102a])"  # Myanmar
+        "|[\u1780-\u17b3\u17b6-\u17d1]{12}(?=[\u1780-\u17b3])"  # Khmer
+        r"|\S(?!\S)"
+    )
 
 
 class FenceMode(StrEnum):
@@ -112,7 +117,7 @@ def mark_from_label(label: str) -> str:
 
 
 def _mark_places(mark: str, text: str) -> Iterator[Span]:
-    for found in _BOUNDARY.finditer(text):
+    for found in _boundary().finditer(text):
         yield found.end(), found.end(), mark
 
 

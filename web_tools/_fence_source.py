@@ -34,12 +34,16 @@ _BREAKS: Final = dict.fromkeys(map(ord, "\t\n\r"))
 
 # An address that is canonical as it stands, and too plain to spell anything.
 _PLAIN: Final = re.compile(r"https?://[a-z0-9-]+(?:\.[a-z0-9-]+)*(?:/[A-Za-z0-9./_~=?-]{0,1000})?")
-_SUSPECT: Final = re.compile("(?i)u[^a-z0-9]*+n[^a-z0-9]*+t[^a-z0-9]*+r[^a-z0-9]*+u")
 
 _TIME: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?Z"
 )
 INVALID_TIME: Final = "invalid"
+
+
+@functools.cache
+def _suspect() -> re.Pattern[str]:
+    return re.compile("(?i)u[^a-z0-9]*+n[^a-z0-9]*+t[^a-z0-9]*+r[^a-z0-9]*+u")
 
 
 class SourceFlag(StrEnum):
@@ -133,7 +137,7 @@ def source_value(source: str | None) -> SourceValue:
 
 
 def _value(source: str) -> SourceValue:
-    if _PLAIN.fullmatch(source) and not _SUSPECT.search(source):
+    if _PLAIN.fullmatch(source) and not _suspect().search(source):
         return SourceValue(text=source, flag=None)
     text = replace_surrogates(source).strip(_EDGES).translate(_BREAKS)
     found = _SCHEME.fullmatch(text)

@@ -5,6 +5,7 @@ code points are judged each by its neighbours; runs between ASCII characters go,
 keeps any of them; and words that repeat are judged once.
 """
 
+import functools
 import re
 from collections.abc import Callable
 from itertools import islice
@@ -22,25 +23,23 @@ __all__ = (
 # the speed of memchr, and most texts have few of the leads.
 _DIRECTIONS: Final = rb"\xd8\x9c|\xe2(?:\x80[\x8e\x8f\xaa-\xae]|\x81[\xa6-\xa9])"
 _BY_LEAD: Final = {
-    b"\xc2": re.compile(rb"\xc2\xad"),
-    b"\xcd": re.compile(rb"\xcd\x8f"),
-    b"\xd8": re.compile(rb"\xd8\x9c"),
-    b"\xe1": re.compile(rb"\xe1(?:\x85[\x9f\xa0]|\x9e[\xb4\xb5]|\xa0[\x8b-\x8f])"),
-    b"\xe2": re.compile(rb"\xe2(?:\x80[\x8b-\x8f\xaa-\xae]|\x81[\xa0-\xaf]|\xa0\x80)"),
-    b"\xe3": re.compile(rb"\xe3\x85\xa4"),
-    b"\xef": re.compile(rb"\xef(?:\xb8[\x80-\x8f]|\xbb\xbf|\xbe\xa0|\xbf[\xb0-\xb8])"),
-    b"\xf0": re.compile(rb"\xf0(?:\x96\xbf\xa4|\x9b\xb2[\xa0-\xa3]|\x9d\x85[\xb3-\xba])"),
-    b"\xf3": re.compile(rb"\xf3\xa0[\x80-\xbf][\x80-\xbf]"),
+    b"\xc2": rb"\xc2\xad",
+    b"\xcd": rb"\xcd\x8f",
+    b"\xd8": rb"\xd8\x9c",
+    b"\xe1": rb"\xe1(?:\x85[\x9f\xa0]|\x9e[\xb4\xb5]|\xa0[\x8b-\x8f])",
+    b"\xe2": rb"\xe2(?:\x80[\x8b-\x8f\xaa-\xae]|\x81[\xa0-\xaf]|\xa0\x80)",
+    b"\xe3": rb"\xe3\x85\xa4",
+    b"\xef": rb"\xef(?:\xb8[\x80-\x8f]|\xbb\xbf|\xbe\xa0|\xbf[\xb0-\xb8])",
+    b"\xf0": rb"\xf0(?:\x96\xbf\xa4|\x9b\xb2[\xa0-\xa3]|\x9d\x85[\xb3-\xba])",
+    b"\xf3": rb"\xf3\xa0[\x80-\xbf][\x80-\xbf]",
 }
-_ANY: Final = b"|".join(pattern.pattern for pattern in _BY_LEAD.values())
-_SUSPECT: Final = re.compile(_ANY)
-_DIRECTION: Final = re.compile(_DIRECTIONS)
+_ANY: Final = b"|".join(_BY_LEAD.values())
 # Letters of bidi class R or AL, and a few of their neighbours.
-_RIGHT_TO_LEFT: Final = re.compile(
+_RIGHT_TO_LEFT: Final = (
     rb"[\xd7-\xdf]|\xe0[\xa0-\xa3]|\xef(?:[\xac-\xb7\xb9\xba]|\xbb[\x80-\xbc])|\xf0[\x90\x9e]"
 )
-_RUN_IN_ASCII: Final = re.compile(rb"(?:" + _ANY + rb")++(?![\x80-\xff])")
-_BETWEEN_ASCII: Final = re.compile(rb"(?<![\x80-\xff])" + _RUN_IN_ASCII.pattern)
+_RUN_IN_ASCII: Final = rb"(?:" + _ANY + rb")++(?![\x80-\xff])"
+_BETWEEN_ASCII: Final = rb"(?<![\x80-\xff])" + _RUN_IN_ASCII
 # What a context may look at: what is not ASCII, and the base of a keycap.
 _WORD: Final = re.compile(rb"[\x80-\xff]+")
 _WORD_OR_KEYCAP: Final = re.compile(rb"[#*0-9]?[\x80-\xff]+")
@@ -52,13 +51,19 @@ _LEFT, _RIGHT = 12, 12  # bytes of three characters at most
 _SAMPLE, _SAMPLE_BYTES = 64, 8_192  # runs, and where they are looked for
 
 
+@functools.cache
+def _compiled(pattern: bytes) -> re.Pattern[bytes]:
+    """One of the patterns above: compiled when a text first needs it, which most never do."""
+    return re.compile(pattern)
+
+
 def is_suspect(character: str) -> bool:
     """Whether S2 may remove this code point."""
-    return _SUSPECT.fullmatch(character.encode()) is not None
+    return _compiled(_ANY).fullmatch(character.encode()) is not None
 
 
 def _patterns(data: bytes) -> list[re.Pattern[bytes]]:
-    return [pattern for lead, pattern in _BY_LEAD.items() if lead in data]
+    return [_compiled(pattern) for lead, pattern in _BY_LEAD.items() if lead in data]
 
 
 def has_suspects(data: bytes) -> bool:
@@ -67,7 +72,9 @@ def has_suspects(data: bytes) -> bool:
 
 
 def _has_directions(data: bytes) -> bool:
-    return any(lead in data for lead in (b"\xd8\x9c", b"\xe2")) and bool(_DIRECTION.search(data))
+    return any(lead in data for lead in (b"\xd8\x9c", b"\xe2")) and bool(
+        _compiled(_DIRECTIONS).search(data)
+    )
 
 
 def _few_suspects(data: bytes) -> list[tuple[int, int]] | None:
@@ -109,13 +116,15 @@ def without_runs_in_ascii(data: bytes) -> bytes:
     No context keeps one of these, but direction controls where a line has right-to-left text: such
     a text is left alone, and so is one whose first runs stand elsewhere.
     """
-    if not _mostly_in_ascii(data) or (_has_directions(data) and _RIGHT_TO_LEFT.search(data)):
+    if not _mostly_in_ascii(data) or (
+        _has_directions(data) and _compiled(_RIGHT_TO_LEFT).search(data)
+    ):
         return data
-    return _BETWEEN_ASCII.sub(b"", data)
+    return _compiled(_BETWEEN_ASCII).sub(b"", data)
 
 
 def _mostly_in_ascii(data: bytes) -> bool:
-    runs = list(islice(_RUN_IN_ASCII.finditer(data[:_SAMPLE_BYTES]), _SAMPLE))
+    runs = list(islice(_compiled(_RUN_IN_ASCII).finditer(data[:_SAMPLE_BYTES]), _SAMPLE))
     return sum(_follows_ascii(data, run.start()) for run in runs) * 2 > len(runs)
 
 

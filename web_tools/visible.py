@@ -73,8 +73,14 @@ def _controls() -> re.Pattern[str]:
     )
 
 
-_LINE_BREAKS: Final = re.compile(r"[\r\x85\u2028\u2029](?:(?<!\r)|(?!\n))")
 _OTHER_BREAKS: Final = re.compile(r"[\x85\u2028\u2029]")
+
+
+@functools.cache
+def _line_breaks() -> re.Pattern[str]:
+    return re.compile(r"[\r\x85\u2028\u2029](?:(?<!\r)|(?!\n))")
+
+
 # `k` is an invisible code point already kept by the rules on flags or direction.
 _HIDDEN: Final = "JNZ1TPvFMOIpqXBtcDk"
 
@@ -238,7 +244,7 @@ def remove_controls(text: str) -> tuple[Step, Step]:
             name="line-breaks",
             before=shown,
             after=_lone_breaks_replaced(shown),
-            find=functools.partial(_found, _LINE_BREAKS, "\n"),
+            find=functools.partial(_found, _line_breaks(), "\n"),
         ),
     )
 

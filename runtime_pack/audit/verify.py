@@ -15,7 +15,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, Self
 
-import attrs
 import orjson
 
 from runtime_pack.audit.files import (
@@ -29,7 +28,7 @@ from runtime_pack.audit.note import SignedNote, Tombstone, VerifyKey, key_change
 from runtime_pack.audit.tree import Frontier, leaf_hash
 from runtime_pack.errors import AuditError
 from runtime_pack.events import EventType
-from runtime_pack.inner import frozen
+from runtime_pack.inner import frozen, inner
 from runtime_pack.messages import Json
 
 __all__ = (
@@ -188,7 +187,7 @@ def _peaks(value: Json) -> tuple[bytes, ...] | None:
     return peaks if all(len(peak) == 32 for peak in peaks) else None
 
 
-@attrs.define
+@inner
 class _KeyChange:
     """A change of keys as a line tells it; whether it is signed has to be looked at."""
 

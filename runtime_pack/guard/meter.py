@@ -14,6 +14,7 @@ import orjson
 
 from runtime_pack.catalog import ToolSpec
 from runtime_pack.errors import ModelFault, ModelRequestError, PriceUnknown
+from runtime_pack.inner import changing
 from runtime_pack.ledger import COST, TOKENS, UNLIMITED, Ledger, Shortfall
 from runtime_pack.ledger_limits import parse_price
 from runtime_pack.messages import AssistantMessage, Message, ToolMessage, Transcript, Turn, Usage
@@ -61,7 +62,7 @@ def may_be_billed(error: ModelRequestError, *, heard: bool) -> bool:
     return heard or begun or error.surfaced is True or error.fault not in _UNREAD
 
 
-@attrs.define(kw_only=True)
+@changing(kw_only=True)
 class Bid:
     """What one turn has reserved, and what it was charged.
 

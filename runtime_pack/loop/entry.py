@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Final, NotRequired, TypedDict, TypeVar
 
@@ -62,14 +63,17 @@ _NOT_ENDED: Final = frozenset(
 _LOOKS: Final = 50
 _LOOK_SECONDS: Final = 0.02
 
-# Of each limit the saved one holds.
-_ANY: Final = TaskContract(
-    max_steps=UNLIMITED,
-    max_turns=UNLIMITED,
-    max_duration_seconds=UNLIMITED,
-    max_refused=UNLIMITED,
-    max_violations=UNLIMITED,
-)
+
+@functools.cache
+def _any() -> TaskContract:
+    """Of each limit the saved one holds."""
+    return TaskContract(
+        max_steps=UNLIMITED,
+        max_turns=UNLIMITED,
+        max_duration_seconds=UNLIMITED,
+        max_refused=UNLIMITED,
+        max_violations=UNLIMITED,
+    )
 
 
 class RunOptions(TypedDict):
@@ -314,7 +318,7 @@ async def _called_off(
 
 def _aside(store: RunStore, audit: AuditLog | None = None) -> GuardedRuntime:
     """A run in which nothing can run, to stand where a saved one stood."""
-    return create_agent_task_run(_ANY, audit=audit, seal=store.seal).guard_runtime(_NoTools())
+    return create_agent_task_run(_any(), audit=audit, seal=store.seal).guard_runtime(_NoTools())
 
 
 class _NoTools:

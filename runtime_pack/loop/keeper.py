@@ -21,6 +21,7 @@ from runtime_pack.guard.inputs import judge_input
 from runtime_pack.guard.sub_runs import SubRun
 from runtime_pack.guard.task_run import Told
 from runtime_pack.identity import RunIdentity
+from runtime_pack.inner import changing
 from runtime_pack.labels import CLEAN, join, parse_label
 from runtime_pack.ledger import read_counts
 from runtime_pack.machine import Outcome, State
@@ -62,7 +63,7 @@ _LAST_SAVE_SECONDS: Final = 5.0
 _LABELLED: Final = (UserMessage, ToolMessage, AssistantMessage)
 
 
-@attrs.define(kw_only=True)
+@changing(kw_only=True)
 class Taken:
     """What the rows of a saved run hold."""
 

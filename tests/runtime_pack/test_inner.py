@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import pytest
 
-from runtime_pack.inner import frozen, inner
+from runtime_pack.inner import changing, frozen, inner
 from runtime_pack.messages import ToolCall
 
 
@@ -54,6 +54,15 @@ class Pair:
     second: int = 0
 
 
+@changing(kw_only=True)
+class Tally:
+    """One whose fields are set again."""
+
+    name: str
+    count: int = 0
+    seen: list[str] = attrs.field(factory=list)
+
+
 @frozen
 class Told:
     """One that says itself what it looks like."""
@@ -88,6 +97,22 @@ def test_a_value_is_shown_by_its_fields() -> None:
     assert repr(Pair(1)) == "Pair(first=1, second=0)"
     assert repr(Shape(name="a", hidden="key")) == "Shape(name='a', size=2, marks=[], seen=True)"
     assert repr(Told("x")) == "told"
+
+
+def test_a_changing_value_is_set_again_and_has_no_hash() -> None:
+    """Its likeness is that of its fields as they are now; so it cannot be a key."""
+    one, other = Tally(name="a"), Tally(name="a")
+    assert one == other
+
+    one.count += 1
+    one.seen.append("x")
+
+    assert one != other
+    assert repr(one) == "Tally(name='a', count=1, seen=['x'])"
+    assert other.seen == []
+    assert attrs.evolve(one, count=0, seen=[]) == other
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)
 
 
 def test_a_frozen_value_stays_as_it_is() -> None:
