@@ -18,7 +18,7 @@ from runtime_pack.address_book import Address, AddressFault
 if TYPE_CHECKING:
     from publicsuffixlist import PublicSuffixList
 
-__all__ = ("WEB_ADDRESSES", "WebAddresses", "site_of")
+__all__ = ("WEB_ADDRESSES", "WebAddresses", "last_labels", "site_of")
 
 # RFC 3986 section 2.3: an escape of one of these says nothing that the character does not.
 _NEEDLESS: Final = re.compile(
@@ -114,16 +114,26 @@ def _without_end(text: str) -> str:
 def site_of(host: str) -> str:
     """The registrable domain of a host name; the name itself where there is none.
 
-    Source: the public suffix list, as the package holds it; private suffixes are suffixes.
+    Source: the public suffix list, as the extra `public-suffixes` holds it; private suffixes are
+    suffixes. Without the extra, the last two labels: never finer, so that no owner of many names is
+    counted as many.
     """
     if ":" in host or host.rpartition(".")[2].isdigit():
         return host
-    return _suffixes().privatesuffix(host) or host
+    listed = _suffixes()
+    return last_labels(host) if listed is None else listed.privatesuffix(host) or host
+
+
+def last_labels(host: str) -> str:
+    """The last two labels of a name: a registrable domain, or a suffix above several."""
+    return ".".join(host.split(".")[-2:])
 
 
 @functools.cache
-def _suffixes() -> PublicSuffixList:
+def _suffixes() -> PublicSuffixList | None:
     # A fifth of a second to read: only a run that follows links pays for it.
-    from publicsuffixlist import PublicSuffixList
-
+    try:
+        from publicsuffixlist import PublicSuffixList
+    except ImportError:
+        return None
     return PublicSuffixList()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from runtime_pack.address_book import (
     AddressFault,
     millibits_of,
 )
-from runtime_pack.addresses import WEB_ADDRESSES, site_of
+from runtime_pack.addresses import WEB_ADDRESSES, last_labels, site_of
 from runtime_pack.flow import FlowVerdict, RuleCode, judge_address, judge_flow, texts_of
 from runtime_pack.label_table import (
     AddressOrigin,
@@ -574,3 +576,25 @@ def test_every_row_of_the_table_has_its_words() -> None:
         told = said.rules[0]
 
         assert type(told)(code=code, verdict=told.verdict, standing=told.standing).told()
+
+
+name_parts = st.sampled_from(
+    ["a", "b", "co", "com", "uk", "github", "io", "city", "kawasaki", "jp"]
+)
+
+
+@given(st.lists(name_parts, min_size=1, max_size=5).map(".".join))
+def test_without_the_list_of_suffixes_names_share_more(host: str) -> None:
+    """The last two labels never part what the list holds together."""
+    assert site_of(host) == host or last_labels(site_of(host)) == last_labels(host)
+
+
+def test_sites_are_told_apart_without_the_extra() -> None:
+    """The extra is looked for once, and its absence is no failure."""
+    program = (
+        "import sys; sys.modules['publicsuffixlist'] = None\n"
+        "from runtime_pack.addresses import site_of\n"
+        "print(site_of('a.b.example.co.uk'), site_of('localhost'), site_of('10.0.0.1'))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout.split() == [b"co.uk", b"localhost", b"10.0.0.1"]
