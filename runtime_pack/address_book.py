@@ -21,6 +21,7 @@ __all__ = (
     "AddressFault",
     "AddressReader",
     "millibits_of",
+    "worse_origin",
 )
 
 LINK_MILLIBITS: Final = 16_000
@@ -60,6 +61,11 @@ class AddressReader(Protocol):
 
 
 _BEST_FIRST: Final = tuple(AddressOrigin)
+
+
+def worse_origin(first: AddressOrigin, second: AddressOrigin) -> AddressOrigin:
+    """Of two origins, the one that says less for an address."""
+    return max(first, second, key=_BEST_FIRST.index)
 
 
 def millibits_of(choices: int) -> int:

@@ -32,6 +32,7 @@ _BARE: Final = re.compile(
     r"(?::[0-9]{1,5})?(?:/[^\s<>\"'`^{}|\\]*)?(?![\w@])",
     re.IGNORECASE | re.ASCII,
 )
+_WWW: Final = re.compile(r"www\.", re.IGNORECASE)
 _TRAILING: Final = ".,;:!?*_~"
 _PAIRS: Final = {")": "(", "]": "["}
 # More than a page has that people read; those beyond them are known to nobody.
@@ -50,13 +51,17 @@ class WebAddresses:
         return _address(target)
 
     def find(self, text: str, *, bare: bool = False) -> tuple[Address, ...]:
-        """Every address in a text, in its order; with *bare*, those of a name without a scheme too."""
+        """Every address in a text, in its order: with a scheme, or as `www.…`, which is one under both.
+
+        With *bare*, those of any other name without a scheme too.
+        """
         found: dict[str, Address] = {}
         for match in _FOUND.finditer(text):
             self._take(found, _without_end(match[0]))
-        if bare:
+        if bare or _WWW.search(text):
             for match in _BARE.finditer(_FOUND.sub(" ", text)):
-                for scheme in ("https", "http"):
+                # What begins so is shown as a link wherever it stands, as GitHub's Markdown does.
+                for scheme in ("https", "http") if bare or _WWW.match(match[0]) else ():
                     self._take(found, f"{scheme}://{_without_end(match[0])}")
         return tuple(found.values())
 

@@ -11,7 +11,13 @@ from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from runtime_pack.address_book import Address, AddressBook, AddressFault, AddressReader
+from runtime_pack.address_book import (
+    Address,
+    AddressBook,
+    AddressFault,
+    AddressReader,
+    worse_origin,
+)
 from runtime_pack.inner import frozen
 from runtime_pack.label_table import (
     AddressOrigin,
@@ -96,8 +102,8 @@ _SAID: Final[Mapping[RuleCode, str]] = {
     RuleCode.CREDENTIALS_IN_URL: "has credentials in an address",
     RuleCode.PRIVATE_DATA_IN_URL: "has private data in an address",
     RuleCode.NONCE_IN_URL: "has the nonce of a fence in an address",
-    RuleCode.PRIVATE_DATA: "has private data in what it sends",
-    RuleCode.NONCE: "has the nonce of a fence in what it sends",
+    RuleCode.PRIVATE_DATA: "has private data in what it sends or runs",
+    RuleCode.NONCE: "has the nonce of a fence in what it sends or runs",
 }
 
 _STANDINGS: Final[Mapping[Standing, str]] = {
@@ -111,6 +117,9 @@ _STANDINGS: Final[Mapping[Standing, str]] = {
 _SENDS: Final = frozenset(
     {SideEffect.READ_NET, SideEffect.MESSAGE, SideEffect.EGRESS, SideEffect.SPEND}
 )
+# A program may send what it is given: what nobody may send is denied to it, and the rest is asked
+# about, for no cell of its row denies.
+_LOOKED_THROUGH: Final = _SENDS | {SideEffect.EXEC}
 
 
 @frozen(kw_only=True)
@@ -204,6 +213,19 @@ class _Case:
     def read(self, text: str) -> Destination:
         return None if self.reader is None else self.reader.read(text)
 
+    def place(self, text: str) -> Destination:
+        """The address that a tool would read: without a scheme, of both the one that is known less."""
+        found = self.read(text)
+        if self.reader is None or not isinstance(found, AddressFault) or ":" in text:
+            return found
+        both = [self.reader.read(f"{scheme}://{text}") for scheme in ("https", "http")]
+        known = [each for each in both if isinstance(each, Address)]
+        if len(known) < len(both):
+            return found
+        first, second = known
+        origins = [self.book.origin(each.url) for each in known]
+        return second if worse_origin(*origins) is not origins[0] else first
+
 
 def judge_flow(
     *,
@@ -239,7 +261,7 @@ def judge_flow(
     rules: list[BrokenRule | None] = []
     links: list[Address] = []
     for text in reads:
-        place = case.read(text)
+        place = case.place(text)
         rules += _of_address(case, text, place)
         known = place if isinstance(place, Address) else None
         if known is not None and book.origin(known.url) is AddressOrigin.PAGE_LINK:
@@ -256,11 +278,20 @@ def judge_flow(
     return FlowVerdict(verdict=verdict, rules=broken, links=tuple(links))
 
 
-def _is_looked_through(case: _Case, side_effects: Sequence[SideEffect] | None) -> bool:
+def _is_looked_through(side_effects: Sequence[SideEffect] | None) -> bool:
     """Whether what the call is given may leave."""
-    if side_effects is None:
-        return case.preset is LabelPreset.STRICT
-    return not _SENDS.isdisjoint(side_effects)
+    return side_effects is None or not _LOOKED_THROUGH.isdisjoint(side_effects)
+
+
+def _said_of(case: _Case, side_effects: Sequence[SideEffect] | None, leak: Leak) -> LabelVerdict:
+    """The word on something private in the arguments of a call."""
+    if side_effects is None and case.preset is LabelPreset.STANDARD:
+        # It may send or not; its host has said neither. What nobody declared is left to the policy.
+        return LabelVerdict.ALLOW if leak < Leak.DECLARED else LabelVerdict.ASK
+    if side_effects is not None and _SENDS.isdisjoint(side_effects):
+        return LabelVerdict.ASK if leak < Leak.DECLARED else LabelVerdict.DENY
+    # What the workspace shares is asked about, where a person can see it; what is secret stays here.
+    return LabelVerdict.ASK if leak is Leak.WORKSPACE else LabelVerdict.DENY
 
 
 def _host_of(case: _Case, places: Sequence[str], *, hidden: bool = False) -> str:
@@ -347,7 +378,7 @@ def _of_arguments(
     """The rule about what the call sends beside the addresses that it reads."""
     if not case.private and not case.nonces:
         return None
-    if not _is_looked_through(case, side_effects):
+    if not _is_looked_through(side_effects):
         return None
     texts = [text for text in texts_of(arguments) if text not in reads]
     # Joined as well: a string may be shared out between two arguments.
@@ -355,8 +386,9 @@ def _of_arguments(
     if leak is None:
         return None
     code = RuleCode.NONCE if leak is Leak.NONCE else RuleCode.PRIVATE_DATA
-    # What the workspace shares is asked about, where a person can see it; what is secret stays here.
-    verdict = LabelVerdict.ASK if leak is Leak.WORKSPACE else LabelVerdict.DENY
+    verdict = _said_of(case, side_effects, leak)
+    if verdict is LabelVerdict.ALLOW:
+        return None
     return case.broken(code, verdict, _host_of(case, places, hidden=True))
 
 

@@ -260,7 +260,7 @@ class PrivateText:
 # ── words ─────────────────────────────────────────────────────────────────────────────────────
 
 _WORD: Final = re.compile(r"[^\s\"'`<>()\[\]{},;|]{8,}")
-_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[Ww]{3}\.")
 
 
 @functools.cache

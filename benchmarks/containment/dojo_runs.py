@@ -33,6 +33,7 @@ from runtime_pack import (
     create_agent_task_run,
     run_governed_agent_loop,
 )
+from runtime_pack.addresses import WEB_ADDRESSES
 from runtime_pack.ports import TurnRequest
 from runtime_pack.testing import calls, reply
 from runtime_pack.web_catalog import fence_frame
@@ -262,6 +263,7 @@ async def _governed(
         ),
         approver=person,
         frame=fence_frame,
+        addresses=WEB_ADDRESSES,
     )
     model = _Obedient(script, len(wanted), task.GROUND_TRUTH_OUTPUT or "Done.")
     result = await run_governed_agent_loop(

@@ -217,6 +217,7 @@ class Execution:
         """What an output makes of the run: its label, what a search found, what repeats are told."""
         run = self._run
         run.take_label(output.label, step)
+        run.heed((output.text,), step)
         if (output.found or output.links) and self._frames(spec.name):
             run.flow.offer(output.found, output.links)
         if output.bits is not None and output.label.integrity is not Integrity.EXTERNAL:

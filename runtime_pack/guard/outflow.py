@@ -31,7 +31,7 @@ from runtime_pack.messages import (
     ToolMessage,
     UserMessage,
 )
-from runtime_pack.private_text import MIN_PRIVATE, Leak, PrivateText
+from runtime_pack.private_text import MAX_CHECKED, MIN_PRIVATE, Leak, PrivateText
 
 __all__ = ("Outflow",)
 
@@ -40,6 +40,8 @@ _KINDS: Final[Mapping[Confidentiality, Leak]] = {
     Confidentiality.SECRET: Leak.SECRET,
 }
 _HOP: Final = "url"
+# Parts of a long text overlap, so that no string is cut in two.
+_OVERLAP: Final = 4096
 
 
 _NONE: Final[frozenset[str]] = frozenset()
@@ -52,7 +54,17 @@ class Outflow:
         ContractError: a private string or a canary is shorter than 8 letters and digits.
     """
 
-    __slots__ = ("_declared", "_unread", "book", "burned", "preset", "private", "reader")
+    __slots__ = (
+        "_clean",
+        "_declared",
+        "_strings",
+        "_unread",
+        "book",
+        "burned",
+        "preset",
+        "private",
+        "reader",
+    )
 
     def __init__(
         self,
@@ -70,6 +82,10 @@ class Outflow:
         self.burned: set[str] = set()
         self._unread: list[tuple[Message, bool]] = []
         self._declared = _NONE
+        # What was declared private, by itself: a text that holds some of it is secret. The texts
+        # that hold none, by digest, so that each is looked through once.
+        self._strings = PrivateText()
+        self._clean: set[bytes] = set()
         self._declare("private_strings", private_strings, Leak.DECLARED)
         self._declare("canaries", canaries, Leak.CANARY)
 
@@ -81,6 +97,8 @@ class Outflow:
                 # Its value is not repeated: it is private.
                 raise ContractError(field, f"holds one without {MIN_PRIVATE} letters and digits")
             self.private.add(each, kind)
+            if kind is Leak.DECLARED:
+                self._strings.add(each, kind)
             digest = hashlib.sha256(each.encode(errors="replace")).hexdigest()
             self._declared |= {f"sha256:{digest}"}
 
@@ -89,6 +107,24 @@ class Outflow:
     def note(self, message: Message, *, own: bool = True) -> None:
         """A message has become a part of the context; *own* says that a person or the host wrote it."""
         self._unread.append((message, own))
+
+    def holds_declared(self, texts: Iterable[str]) -> bool:
+        """Whether one of the texts says something that was declared private, in any writing.
+
+        One that is too tangled to be read counts as one that does.
+        """
+        return bool(self._strings) and any(map(self._says, texts))
+
+    def _says(self, text: str) -> bool:
+        digest = hashlib.sha256(text.encode(errors="replace")).digest()
+        if digest in self._clean:
+            return False
+        step = MAX_CHECKED - _OVERLAP
+        parts = (text[at : at + MAX_CHECKED] for at in range(0, max(1, len(text) - _OVERLAP), step))
+        if any(self._strings.find(part) is not None for part in parts):
+            return True
+        self._clean.add(digest)
+        return False
 
     def offer(self, found: Iterable[str], links: Iterable[str] = ()) -> None:
         """A search has given addresses, or a page links that do not stand in what was told of it."""
@@ -149,6 +185,7 @@ class Outflow:
             or (
                 self.preset is LabelPreset.STANDARD
                 and label.confidentiality is not Confidentiality.SECRET
+                and not self._declared
             )
         ):
             return None

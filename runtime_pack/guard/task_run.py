@@ -37,7 +37,7 @@ from runtime_pack.guard.sub_runs import SubRun
 from runtime_pack.identity import RunIdentity
 from runtime_pack.inner import frozen, inner
 from runtime_pack.kill_switch import KillSwitch
-from runtime_pack.labels import CLEAN, Label, join
+from runtime_pack.labels import CLEAN, Confidentiality, Integrity, Label, join
 from runtime_pack.ledger import (
     COST,
     STEPS,
@@ -74,6 +74,8 @@ from runtime_pack.seal import Seal
 
 __all__ = ("GRACE_SECONDS", "Held", "HostExit", "Mark", "TaskRun", "Told", "checked_id")
 
+_HELD: Final = Label(integrity=Integrity.USER, confidentiality=Confidentiality.SECRET)
+"""What a text adds to a run that holds some of what was declared private, whoever wrote it."""
 _MODES: Final = ("now", "after_step")
 _SHORTEST_ALARM_SECONDS: Final = 0.01
 _LOGGER: Final = logging.getLogger(__name__)
@@ -417,6 +419,16 @@ class TaskRun:
         # Before the first turn it is what the run was started with.
         if after != before and self.turn:
             self.enter_in_log(label_raised(self.subject(step), before, after, self.turn))
+
+    def heed(self, texts: Iterable[str], step: str = "") -> None:
+        """Texts are in the context from now on: what was declared private in one makes it secret.
+
+        Raises:
+            AuditError: the log could not take the rise.
+        """
+        secret = self.label.confidentiality is Confidentiality.SECRET
+        if not secret and self.flow.holds_declared(texts):
+            self.take_label(_HELD, step)
 
     @property
     def burned(self) -> set[str]:

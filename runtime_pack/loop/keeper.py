@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from runtime_pack.approvals import Resolution, parse_resolution
 from runtime_pack.compaction import Compaction, shown
 from runtime_pack.errors import StateRefused, StoreError
 from runtime_pack.fault_log import log_fault
+from runtime_pack.flow import texts_of
 from runtime_pack.grants import Grant, parse_grant, totals, without_grants
 from runtime_pack.guard import AgentTaskRun
 from runtime_pack.guard.bounded import TimeUp, bounded
@@ -152,6 +153,14 @@ _ROWS: Final[Mapping[str, Callable[[Taken, Any], None]]] = {
 }
 
 
+def _said(message: Message) -> Iterator[str]:
+    """Every text of a message that a model is shown."""
+    yield message.text
+    if isinstance(message, AssistantMessage):
+        for call in message.calls:
+            yield from texts_of(call.arguments)
+
+
 def _encoded(body: Mapping[str, Json]) -> bytes:
     """A row; a store in memory keeps it for as long as the run is parked."""
     return own_copy(orjson.dumps(body))
@@ -261,6 +270,7 @@ class Keeper:
         for message in held.messages:
             self._take(message)
             run.flow.note(message, own=not run.depth)
+            run.heed(_said(message))
             if isinstance(message, ToolMessage):
                 results[message.call_id] = message
         self.checked = int(head.get("input_checked", 0))
@@ -299,6 +309,7 @@ class Keeper:
         if isinstance(message, _LABELLED):
             self.run.take_label(message.label)
         self.run.flow.note(message, own=not self.run.depth)
+        self.run.heed(_said(message))
         if self.store is None:
             return
         if isinstance(message, ToolMessage) and message.call_id in self.results:
