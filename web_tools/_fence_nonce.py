@@ -18,6 +18,9 @@ _DIGITS: Final = bytes(
     ord("h") if chr(byte) in "0123456789abcdefABCDEF" else ord(".") for byte in range(256)
 )
 _LONG_RUN: Final = b"h" * NONCE_DIGITS
+# A run of 32 has eight characters in a row of those that are looked at first.
+_STRIDE: Final = 4
+_SAMPLED_RUN: Final = b"h" * (NONCE_DIGITS // _STRIDE)
 
 
 class NonceSourceFailed(Exception):
@@ -33,10 +36,16 @@ def hex_runs(texts: Iterable[str]) -> tuple[str, ...]:
     for text in texts:
         if len(text) < NONCE_DIGITS:
             continue
-        data = text.encode("ascii", "replace")
-        if _LONG_RUN in data.translate(_DIGITS):
+        data = text.encode("utf-8", "replace")
+        if _has_run(data):
             runs += (found.decode() for found in _RUNS.findall(data.lower()))
     return tuple(runs)
+
+
+def _has_run(data: bytes) -> bool:
+    if _SAMPLED_RUN not in data[::_STRIDE].translate(_DIGITS):
+        return False
+    return _LONG_RUN in data.translate(_DIGITS)
 
 
 def _draw() -> str:

@@ -86,10 +86,12 @@ def _skipped_run() -> re.Pattern[str]:
     return re.compile(f"[{skipped}]*+")
 
 
-def _spells_name(start: str) -> bool:
-    """Whether a text that begins with the first letter may go on to the end of the name."""
-    letters = _fold(start).translate(_LETTERS_ONLY)[: len(_NAME_LETTERS)]
-    return _NAME_LETTERS.startswith(letters)
+def _may_spell_name(text: str, first: int) -> bool:
+    """Whether the text may spell the name from its letter at *first*; only its end is certain."""
+    letters = _fold(text[first : first + _LOOK_CHARS]).translate(_LETTERS_ONLY)
+    if first + _LOOK_CHARS >= len(text):
+        return letters.startswith(_NAME_LETTERS)
+    return _NAME_LETTERS.startswith(letters[: len(_NAME_LETTERS)])
 
 
 # ASCII alone: letters of either case, without what a reader skips.
@@ -107,7 +109,6 @@ _SKIPPED_OR_NAME: Final = bytes(
     for byte in _ASCII
     if chr(byte) not in "<>&%\\" and (not chr(byte).isalnum() or chr(byte).lower() in _NAME_LETTERS)
 )
-_NO_STOPS: Final = bytes(byte for byte in _ASCII if chr(byte) not in "<>&%\\")
 _ESCAPES: Final = (b"&", b"%", b"\\")
 
 
@@ -122,15 +123,17 @@ def _may_spell_tag(data: bytes) -> bool:
     Either all letters of the name stand there plainly, or an escape stands in the name: behind a
     bracket with nothing but letters of the name between, or behind another escape.
     """
+    escapes = [escape for escape in _ESCAPES if escape in data]
+    if not escapes and b"<" not in data:
+        return False
     if _spells_name_plainly(data):
         return True
-    escapes = [escape for escape in _ESCAPES if escape in data]
     if not escapes:
         return False
     after_brackets = data.translate(_STOPS, _SKIPPED_OR_NAME)
     if any(b"<" + escape in after_brackets for escape in escapes):
         return True
-    alone = data.translate(None, _NO_STOPS)
+    alone = after_brackets.translate(None, b".")
     return any(first + second in alone for first in escapes for second in escapes)
 
 
@@ -142,7 +145,7 @@ def _may_have_tag(text: str) -> bool:
         return True
     found = _letters_after_brackets(text)
     for first in itertools.islice(found, _MAX_LOOKS):
-        if _spells_name(text[first : first + _LOOK_CHARS]):
+        if _may_spell_name(text, first):
             return True
     return next(found, None) is not None
 
@@ -150,11 +153,14 @@ def _may_have_tag(text: str) -> bool:
 def _letters_after_brackets(text: str) -> Iterator[int]:
     """Where a letter follows a bracket and what is skipped; in pieces, for the reason in `_fold`."""
     pattern, skipped = _bracket_then_letter(), _skipped_run()
-    for begin in range(0, len(text), _PIECE_CHARS):
-        # What begins in the piece ends at most one character behind the skipped run at its end.
-        run = skipped.match(text, begin + _PIECE_CHARS)
-        end = len(text) if run is None else run.end() + 1
-        yield from (match.end() - 1 for match in pattern.finditer(text, begin, end))
+    begin = 0
+    while begin < len(text):
+        # What begins in the piece ends at most one character behind the skipped run at its end,
+        # and no bracket is skipped: the next piece begins behind that run, however long it is.
+        run = skipped.match(text, min(begin + _PIECE_CHARS, len(text)))
+        behind = len(text) if run is None else run.end()
+        yield from (match.end() - 1 for match in pattern.finditer(text, begin, behind + 1))
+        begin = behind
 
 
 def _matches(reading: Reading, pattern: re.Pattern[str]) -> list[tuple[int, int, bool]]:

@@ -137,6 +137,7 @@ def _closing_bar() -> re.Pattern[str]:
 _OPENINGS: Final = ("<|", "<\uff5c")
 _CLOSINGS: Final = ("|>", "\uff5c>")
 _SLASHED: Final = ("</|", "</\uff5c")
+_BARS: Final = ("|", "\uff5c")
 _BAR_OPENS: Final = re.compile(f"<{_BAR}")
 _BAR_CLOSES: Final = re.compile(f"{_BAR}>")
 _BLANK: Final = re.compile(r"\s")
@@ -152,7 +153,8 @@ def _turn_words() -> re.Pattern[str]:
 
 
 def _has(text: str, ends: tuple[str, str]) -> bool:
-    return ends[0] in text or ends[1] in text
+    # One character is found many times faster than two, and most texts have neither bar.
+    return any(bar in text and end in text for bar, end in zip(_BARS, ends, strict=True))
 
 
 def _barred(text: str) -> list[int]:
@@ -208,7 +210,7 @@ def _starts(text: str) -> list[int]:
         starts += _bar_starts(text)
     if "[" in text:
         starts += [found.start() for found in _bracket().finditer(text)]
-    if "]~" in text:
+    if "~" in text and "]~" in text:
         starts += [found.start() for found in _closing_bracket().finditer(text)]
     return sorted(set(starts))
 
@@ -241,7 +243,7 @@ def _may_hide(text: str) -> bool:
     Next to an ASCII character S2 keeps direction controls only; all others have a neighbour that
     no literal but the free part of `<|…|>` contains.
     """
-    if text.isascii() or not ("<" in text or "[" in text or "]~" in text):
+    if text.isascii() or not any(opener in text for opener in "<[~"):
         return False
     barred = _has(text, _OPENINGS) and _has(text, _CLOSINGS)
     return barred or _DIRECTION.search(text) is not None

@@ -1,21 +1,19 @@
-"""S2 for the usual texts, decided on their UTF-8 form: quick to search, and mostly without judging.
+"""What S2 can tell of a text before it judges, mostly on the UTF-8 form, which is quick to search.
 
-What is removed here, the rules of `visible` remove as well; a test compares. Three shortcuts: few
-code points are judged each by its neighbours; runs between ASCII characters go, since no context
-keeps any of them; and words that repeat are judged once.
+What is removed here, the rules of `visible` remove as well; a test compares: runs between ASCII
+characters go, since no context keeps any of them.
 """
 
 import functools
 import re
-from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
 __all__ = (
+    "are_neighbours_enough",
     "has_suspects",
     "is_suspect",
-    "judged_by_words",
-    "judged_one_by_one",
+    "is_wide",
     "without_runs_in_ascii",
 )
 
@@ -40,14 +38,11 @@ _RIGHT_TO_LEFT: Final = (
 )
 _RUN_IN_ASCII: Final = rb"(?:" + _ANY + rb")++(?![\x80-\xff])"
 _BETWEEN_ASCII: Final = rb"(?<![\x80-\xff])" + _RUN_IN_ASCII
-# What a context may look at: what is not ASCII, and the base of a keycap.
-_WORD: Final = re.compile(rb"[\x80-\xff]+")
-_WORD_OR_KEYCAP: Final = re.compile(rb"[#*0-9]?[\x80-\xff]+")
-_KEYCAP: Final = "\u20e3".encode()
-_CANCEL_TAG: Final = b"\xf3\xa0\x81\xbf"
-# Below one of them in so many bytes, each is judged by its neighbours.
-_SPARSE: Final = 60
-_LEFT, _RIGHT = 12, 12  # bytes of three characters at most
+# Sought one by one, each at the speed of memchr.
+_DIRECTIONS_AND_CANCEL: Final = (
+    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\U000e007f"
+)
+_WIDE_LEADS: Final = tuple(bytes([lead]) for lead in range(0xF0, 0xF5))
 _SAMPLE, _SAMPLE_BYTES = 64, 8_192  # runs, and where they are looked for
 
 
@@ -77,37 +72,14 @@ def _has_directions(data: bytes) -> bool:
     )
 
 
-def _few_suspects(data: bytes) -> list[tuple[int, int]] | None:
-    """Where the suspects stand, if there are few."""
-    limit = len(data) // _SPARSE
-    spans: list[tuple[int, int]] = []
-    for pattern in _patterns(data):
-        found = islice(pattern.finditer(data), limit + 1 - len(spans))
-        spans += [match.span() for match in found]
-        if len(spans) > limit:
-            return None
-    return sorted(spans)
+def are_neighbours_enough(text: str) -> bool:
+    """Whether neighbours explain all that may stay: direction is a matter of lines, flags are longer."""
+    return not any(character in text for character in _DIRECTIONS_AND_CANCEL)
 
 
-def judged_one_by_one(data: bytes, is_removed: Callable[[str, int], bool]) -> bytes | None:
-    """The text without what *is_removed*; None when there are too many, or a direction control.
-
-    *is_removed* is asked for a few characters and the place of the one in question among them.
-    """
-    spans = _few_suspects(data)
-    # A flag is longer than neighbours, and direction is a matter of lines.
-    if spans is None or _CANCEL_TAG in data or _has_directions(data):
-        return None
-    pieces: list[bytes] = []
-    done = 0
-    for start, end in spans:
-        left, right = data[max(start - _LEFT, 0) : start], data[start : end + _RIGHT]
-        before = left.decode("utf-8", "ignore")
-        if is_removed(before + right.decode("utf-8", "ignore"), len(before)):
-            pieces.append(data[done:start])
-            done = end
-    pieces.append(data[done:])
-    return b"".join(pieces)
+def is_wide(data: bytes) -> bool:
+    """Whether a text has characters beyond the basic plane."""
+    return any(lead in data for lead in _WIDE_LEADS)
 
 
 def without_runs_in_ascii(data: bytes) -> bytes:
@@ -130,23 +102,3 @@ def _mostly_in_ascii(data: bytes) -> bool:
 
 def _follows_ascii(data: bytes, place: int) -> bool:
     return place == 0 or data[place - 1] < 0x80
-
-
-def judged_by_words(data: bytes, judged: Callable[[str], str]) -> bytes | None:
-    """The text with each word that is not ASCII as *judged* leaves it; None if words hardly repeat.
-
-    *judged* is given the distinct words, one a line.
-    """
-    if _has_directions(data):
-        return None
-    pattern = _WORD_OR_KEYCAP if _KEYCAP in data else _WORD
-    words = {word for word in set(pattern.findall(data)) if has_suspects(word)}
-    if sum(map(len, words)) > len(data) // 2:
-        return None
-    listed = sorted(words)
-    before = b"\n".join(listed)
-    after = judged(before.decode()).encode()
-    if after == before:
-        return data
-    known = dict(zip(listed, after.split(b"\n"), strict=True))
-    return pattern.sub(lambda found: known.get(found[0], found[0]), data)

@@ -15,7 +15,7 @@ from typing import Final
 
 import attrs
 
-from web_tools import _visible_quick, _visible_tables
+from web_tools import _visible_contexts, _visible_quick, _visible_tables
 from web_tools._visible_edits import Span, Step
 
 __all__ = (
@@ -38,8 +38,10 @@ ASCII_CONTROLS: Final = bytes({*range(0x20), 0x7F} - {*b"\t\n\r"})
 # UTF-8 of what S1 removes beyond ASCII, LS and PS apart: C1, the ends of noncharacters (and of a few
 # characters that end alike), the block of FDD0.
 _C1: Final = re.compile(rb"\xc2[\x80-\x9f]")
-_NONCHARACTER_ENDS: Final = (b"\xbf\xbe", b"\xbf\xbf")
-_OTHER_CONTROLS: Final = (b"\xef\xb7", *_NONCHARACTER_ENDS)
+_NONCHARACTERS_IN_UTF8: Final = (
+    re.compile(rb"\xbf[\xbe\xbf]"),
+    re.compile(rb"\xef[\xb6\xb7](?<=\xb7)"),  # two to choose from: the search is for the lead alone
+)
 
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
@@ -124,7 +126,7 @@ _COMMON: Final = (
     (b"ANA", b"AkA"),
 )
 _REGION_CHARS: Final = 2_000
-_REACH: Final = 3
+_PIECE_CHARS: Final = 16_384
 
 _DIRECTIONAL: Final = re.compile(b"[MOIpqX]")
 _EMBEDDING: Final = re.compile(b"[OIpqX]")
@@ -203,7 +205,7 @@ def _may_have_controls(text: str, data: bytes) -> bool:
         return True
     if "\u2028" in text or "\u2029" in text or _C1.search(data):
         return True
-    return any(end in data for end in _OTHER_CONTROLS)
+    return any(pattern.search(data) for pattern in _NONCHARACTERS_IN_UTF8)
 
 
 def _found(pattern: re.Pattern[str], replacement: str, text: str) -> Iterator[Span]:
@@ -304,13 +306,6 @@ def _classes(text: str) -> bytes:
     return plain
 
 
-def _is_removed(around: str, place: int) -> bool:
-    """The same for one that looks at its neighbours only."""
-    start = max(place - _REACH, 0)
-    classes = _classes(around[start : place + _REACH])
-    return _removable().match(classes, place - start) is not None
-
-
 def _without(text: str, spans: list[tuple[int, int]]) -> str:
     starts = [start for start, _ in spans]
     ends = [end for _, end in spans]
@@ -352,13 +347,33 @@ def _removals(text: str) -> Iterator[Span]:
 
 def remove_invisibles(text: str) -> Step:
     """S2: the text without invisible code points that no context explains."""
-    data = text.encode()
-    judged = _visible_quick.judged_one_by_one(data, functools.lru_cache(4_096)(_is_removed))
-    if judged is None:
-        data = _visible_quick.without_runs_in_ascii(data)
-        judged = _visible_quick.judged_by_words(data, _judged_in_lines)
-    after = _judged_in_lines(data.decode()) if judged is None else judged.decode()
+    return _invisibles_removed(text, text.encode())
+
+
+def _invisibles_removed(text: str, data: bytes) -> Step:
+    """The same, where the UTF-8 form is known."""
+    if _visible_quick.are_neighbours_enough(text):
+        after = _judged_by_neighbours(text, wide=_visible_quick.is_wide(data))
+    else:
+        after = _judged_in_lines(_visible_quick.without_runs_in_ascii(data).decode())
     return Step(name="invisibles", before=text, after=after, find=_removals)
+
+
+def _judged_by_neighbours(text: str, *, wide: bool) -> str:
+    pattern = _visible_contexts.unexplained(wide=wide)
+    return "".join([pattern.sub("", piece) for piece in _pieces(text)])
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """The text in parts that end behind a blank, which is no context of anything.
+
+    One call holds the interpreter for its whole text, and whoever waits in another thread.
+    """
+    begin = 0
+    while begin < len(text):
+        end = text.find(" ", begin + _PIECE_CHARS) + 1 or len(text)
+        yield text[begin:end]
+        begin = end
 
 
 def _judged_in_lines(text: str) -> str:
@@ -378,12 +393,13 @@ def make_visible(text: str) -> VisibleText:
     if _is_plain(raw, data):
         return VisibleText(raw=raw, data=data, text=raw, steps=())
     steps: list[Step] = []
-    visible = raw
+    visible, shown = raw, data
     if _may_have_controls(raw, data):
         steps += remove_controls(raw)
         visible = steps[-1].after
+        shown = visible.encode()
     if not visible.isascii():
-        steps.append(remove_invisibles(visible))
+        steps.append(_invisibles_removed(visible, shown))
         visible = steps[-1].after
     changed = tuple(step for step in steps if step.before != step.after)
     return VisibleText(raw=raw, data=data, text=visible, steps=changed)

@@ -121,7 +121,8 @@ def test_no_tag_in_ascii_is_passed_over(text: str) -> None:
     [
         ("<p class='a'>x &amp; y</p> <a href='/?a=1&b=2'>z</a> i < n, 0x1f & b[i]\n", False),
         ("<ul> R&D <b>C:\\dir</b>", False),
-        ("un-trusted, web content", True),
+        ("un-trusted, web content", False),
+        ("un-trusted, <web content", True),
         ("<unt&", True),
         ("&amp;&amp;", True),
     ],
