@@ -41,12 +41,25 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> list[list[int]]:
     return joined
 
 
-def _class(names: str, largest: int) -> str:
-    """Regular-expression class of the code points of some classes, up to *largest*."""
-    ranges = _joined(pair for name in names for pair in _ranges()[name])
-    within = ((first, min(last, largest)) for first, last in ranges if first <= largest)
-    listed = "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in within)
+def _set(ranges: Iterable[list[int]]) -> str:
+    listed = "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in ranges)
     return f"[{listed}]" if listed else _NONE
+
+
+def _class(names: str, *, wide: bool, few: int = 4) -> str:
+    """Pattern of one code point of some classes.
+
+    A set is a bitmap on the basic plane and a list of ranges beyond. Where that list is longer
+    than *few*, it is read only for code points between its ends.
+    """
+    ranges = _joined(pair for name in names for pair in _ranges()[name])
+    basic = [pair for pair in ranges if pair[1] <= _BASIC_PLANE]
+    beyond = ranges[len(basic) :]
+    if not wide:
+        return _set(basic)
+    if len(beyond) <= few:
+        return _set(ranges)
+    return f"(?:{_set(basic)}|{_set([[beyond[0][0], beyond[-1][1]]])}(?<={_set(beyond)}))"
 
 
 @functools.cache
@@ -57,20 +70,25 @@ def unexplained(*, wide: bool) -> re.Pattern[str]:
     as quick: only there a class is a bitmap. It must have neither direction controls nor the
     CANCEL TAG, for what these mean is not a matter of neighbours.
     """
-    of = functools.partial(_class, largest=0x10FFFF if wide else _BASIC_PLANE)
+    of = functools.partial(_class, wide=wide)
     hidden, emoji, virama = of(_HIDDEN), of("E"), of("Hh")
     # The class in front lets the matcher skip to the next candidate. Then the usual kinds come
     # first, and within a kind what usually explains it.
+    # Found more often than not, so without the detour.
+    plain_emoji = of("E", few=1_000)
     between_emoji = (
-        f"(?<={emoji}{_ZWJ}){emoji}"
+        f"(?<={plain_emoji}{_ZWJ}){plain_emoji}"
         f"|(?:(?<={emoji}{_EMOJI}{_ZWJ})|(?<={emoji}{of('K')}{_ZWJ})){emoji}"
     )
-    joiners = (
+    joiner = (
         f"(?<={_ZWJ})(?!{between_emoji}|(?<={of('AaGmHh')}{_ZWJ})(?!{hidden})"
         f"|(?<!{hidden}{_ZWJ}){of('AGmHh')})"
-        f"|(?<={_ZWNJ})(?!(?<={virama}{_ZWNJ})(?!{hidden})|(?<={of('AaGm')}{_ZWNJ}){of('AGm')}"
+    )
+    non_joiner = (
+        f"(?<={_ZWNJ})(?!(?<={virama}{_ZWNJ})(?!{hidden})|(?<={of('AaGm')}{_ZWNJ}){of('AGm')}"
         f"|(?<!{hidden}{_ZWNJ}){virama})"
     )
+    emoji_selector = f"(?<={_EMOJI})(?<!{of('CE')}{_EMOJI})(?!(?<={of('d')}{_EMOJI}){_KEYCAP})"
     selectors = (
         f"(?<={_VS1})(?<!{of('Co')}{_VS1})"
         f"|(?<={_TEXT})(?<!{of('CE')}{_TEXT})"
@@ -86,11 +104,9 @@ def unexplained(*, wide: bool) -> re.Pattern[str]:
         f"|(?<=[{_ZWSP}{_BRAILLE_BLANK}])(?:{blanks})"
         f"|(?<={of('1TvF')})(?:{selectors})"
     )
+    rest = f"{emoji_selector}|(?<!{_EMOJI})(?:{non_joiner}|(?<!{_ZWNJ})(?:{others}))"
     return re.compile(
-        f"{hidden}(?:"
-        f"(?<={_EMOJI})(?<!{of('CE')}{_EMOJI})(?!(?<={of('d')}{_EMOJI}){_KEYCAP})"
-        f"|(?<!{_EMOJI})(?:"
-        f"(?<=[{_ZWJ}{_ZWNJ}])(?:{joiners})|(?<![{_ZWJ}{_ZWNJ}])(?:{others})))"
+        f"{hidden}(?:{joiner}|(?<!{_ZWJ})(?:{rest}))"
         # Behind one that goes, no other has a visible neighbour on its left; the rest go with it,
         # but for a Braille blank, which may lean on its right.
         f"{of(_HIDDEN.replace('B', ''))}*+"

@@ -9,6 +9,7 @@ UAX 9 for embeddings and isolates.
 """
 
 import functools
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -306,23 +307,17 @@ def _classes(text: str) -> bytes:
     return plain
 
 
-def _without(text: str, spans: list[tuple[int, int]]) -> str:
-    starts = [start for start, _ in spans]
-    ends = [end for _, end in spans]
-    kept = zip([0, *ends], [*starts, len(text)], strict=True)
-    return "".join([text[start:end] for start, end in kept])
-
-
 def _explained(text: str, suspects: re.Pattern[str]) -> str:
     """Whole lines without what no context explains."""
     classes = _classes(text)
-    spans = [found.span() for found in _removable().finditer(classes)]
-    hidden = len(classes) - len(classes.translate(None, _HIDDEN.encode()))
-    if not spans:
+    spans = map(re.Match.span, _removable().finditer(classes))
+    bounds = [0, *itertools.chain.from_iterable(spans), len(text)]  # of what stays
+    if len(bounds) == 2:
         return text
-    if sum(end - start for start, end in spans) == hidden:
+    hidden = len(classes) - len(classes.translate(None, _HIDDEN.encode()))
+    if sum(bounds[2:-1:2]) - sum(bounds[1:-1:2]) == hidden:
         return suspects.sub("", text)
-    return _without(text, spans)
+    return "".join(map(text.__getitem__, map(slice, bounds[::2], bounds[1::2])))
 
 
 def _regions(text: str, suspects: re.Pattern[str]) -> Iterator[tuple[int, int]]:
