@@ -39,10 +39,6 @@ ASCII_CONTROLS: Final = bytes({*range(0x20), 0x7F} - {*b"\t\n\r"})
 # UTF-8 of what S1 removes beyond ASCII, LS and PS apart: C1, the ends of noncharacters (and of a few
 # characters that end alike), the block of FDD0.
 _C1: Final = re.compile(rb"\xc2[\x80-\x9f]")
-_NONCHARACTERS_IN_UTF8: Final = (
-    re.compile(rb"\xbf[\xbe\xbf]"),
-    re.compile(rb"\xef[\xb6\xb7](?<=\xb7)"),  # two to choose from: the search is for the lead alone
-)
 
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
@@ -198,6 +194,12 @@ def _is_plain(text: str, data: bytes) -> bool:
     return not _visible_quick.has_suspects(data) and not _may_have_controls(text, data)
 
 
+@functools.cache
+def _noncharacters() -> tuple[re.Pattern[bytes], ...]:
+    # With two to choose from, the search is for the lead alone, which is the speed of memchr.
+    return re.compile(rb"\xbf[\xbe\xbf]"), re.compile(rb"\xef[\xb6\xb7](?<=\xb7)")
+
+
 def _may_have_controls(text: str, data: bytes) -> bool:
     """Whether S1 may find something in a text that is not plain."""
     if len(data.translate(None, ASCII_CONTROLS)) != len(data):
@@ -206,7 +208,7 @@ def _may_have_controls(text: str, data: bytes) -> bool:
         return True
     if "\u2028" in text or "\u2029" in text or _C1.search(data):
         return True
-    return any(pattern.search(data) for pattern in _NONCHARACTERS_IN_UTF8)
+    return any(pattern.search(data) for pattern in _noncharacters())
 
 
 def _found(pattern: re.Pattern[str], replacement: str, text: str) -> Iterator[Span]:
