@@ -108,8 +108,10 @@ class ToolOutput:
 
     def shown_as(self, text: str, label: Label, *, framed: bool) -> ToolOutput:
         """The output with another text for the model, and under another label."""
+        # What was said of another text says nothing of this one.
+        fences = self.fences if text == self.text else ()
         if type(self) is not ToolOutput:
-            return attrs.evolve(self, text=text, label=label, framed=framed)
+            return attrs.evolve(self, text=text, label=label, framed=framed, fences=fences)
         # Of every external output of every call: to copy field by field takes a third of the time.
         return ToolOutput(
             ok=self.ok,
@@ -126,8 +128,7 @@ class ToolOutput:
             found=self.found,
             links=self.links,
             bits=self.bits,
-            # What was said of another text says nothing of this one.
-            fences=self.fences if text is self.text else (),
+            fences=fences,
         )
 
 

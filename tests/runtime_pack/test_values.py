@@ -547,10 +547,12 @@ def test_an_output_that_is_shown_otherwise_keeps_everything_else() -> None:
         "ok": False, "text": "a", "data": {"a": 1}, "code": "CODE", "label": CLEAN,
         "provenance": ("p",), "citations": ("c",), "executed": Executed.NO, "retryable": True,
         "framed": False, "turn": Turn(status=TurnStatus.REPLY), "found": ("f",), "links": ("l",),
-        "bits": 1.0,
+        "bits": 1.0, "fences": ({"signals": ()},),
     }  # fmt: skip
     assert set(values) == {field.name for field in attrs.fields(ToolOutput)}
     shown = ToolOutput(**values).shown_as("b", UNLABELLED, framed=True)
 
-    changed = {"text": "b", "label": UNLABELLED, "framed": True}
+    # What was said of a text says nothing of another.
+    changed = {"text": "b", "label": UNLABELLED, "framed": True, "fences": ()}
     assert {name: getattr(shown, name) for name in values} == values | changed
+    assert ToolOutput(**values).shown_as("a", CLEAN, framed=True).fences == values["fences"]
