@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import Token
 from typing import Any, Final
 
@@ -12,7 +12,6 @@ import attrs
 import orjson
 
 from runtime_pack.approvals import digest_arguments
-from runtime_pack.audit.log import AuditLog
 from runtime_pack.catalog import Citation, Executed, ToolOutput, ToolSpec, is_code
 from runtime_pack.errors import AuditError, CallCode, ContractError, EmitterError
 from runtime_pack.events import Event, EventType
@@ -83,6 +82,14 @@ OUTCOME_UNKNOWN: Final = refusal(
 )
 
 
+# What ends more than the call that it comes out of.
+_MORE_THAN_A_CALL: Final = (
+    AuditError,
+    EmitterError,
+    KeyboardInterrupt,
+    SystemExit,
+    asyncio.CancelledError,
+)
 _NO_OUTPUT: Final = refusal(
     CallCode.TOOL_ERROR,
     "The tool answered with something that is not a tool output.",
@@ -179,9 +186,7 @@ class Execution:
             AuditError: the record could not be written; the tool was not called.
             EmitterError: the host's emitter raised.
         """
-        run, held = self._run, self._run.held.get(step)
-        if held is None or not held.ready or held.tool != call.name or spec.name != call.name:
-            raise ContractError("step", f"{step!r} was not admitted for this call")
+        run, held = self._run, self._held(step, call, spec)
         begun = run.clock.monotonic()
         why = self._why_not(call, held, begun)
         if why is None and run.left.crowd(exclusive=spec.exclusive):
@@ -190,28 +195,62 @@ class Execution:
             why = why or self._why_not(call, held, begun)
         if why is not None:
             return why if why is NOT_BEGUN else self._not_run(step, call, held, attempt, why)
-        record = self._record(step, call, held, attempt)
-        subject = run.subject(step, call.id)
-        if run.audit is not None:
-            self._announce(run.audit, record, subject, at_once=not beside)
-        run.steps.append(record)
-        if run.observer is not None:
-            run.observer.call_started(record)
+        record, subject = self._record(step, call, held, attempt), run.subject(step, call.id)
+        self._announce(record, subject, at_once=not beside)
         # The outcome of a call that an exception tears apart is not known.
         output = OUTCOME_UNKNOWN
         inside = self._inside(held, step, call, context)
+        # Calls of others that go on are news only where some call must run alone.
+        watch = self._watch_for_left(spec) if run.left.watched else None
+        seconds = min(spec.timeout_seconds, run.ledger.remaining_seconds(begun))
         try:
-            output = await self._call(spec, held, inside, begun, beside=beside)
+            if beside:
+                await self._start_beside()
+            try:
+                if run.interrupt_now:
+                    output = CUT
+                else:
+                    given = await self._called(spec, held, inside, seconds)
+                    output = self._labelled(checked_output(given), spec)
+            # The host's code: a tool that raises is a tool error, never the end of the run.
+            except BaseException as error:  # noqa: BLE001
+                output = self._failed(error, spec, seconds)
         finally:
-            if isinstance(inside.record, Recorder):
-                inside.record.over = True
-            if output is CUT and resumable and run.interrupt_resumable:
-                run.steps.remove(record)
-            else:
-                record.cost = run.settle(step)
+            if watch is not None:
+                LEFT.reset(watch)
+            self._close(step, record, inside, output, resumable=resumable)
             self._finish(record, subject, output, begun)
         self._keep(step, spec, output)
         return output
+
+    def _held(self, step: str, call: ToolCall, spec: ToolSpec) -> Held:
+        """The step as it was admitted.
+
+        Raises:
+            ContractError: it was not, or for another tool.
+        """
+        held = self._run.held.get(step)
+        if held is None or not held.ready or held.tool != call.name or spec.name != call.name:
+            raise ContractError("step", f"{step!r} was not admitted for this call")
+        return held
+
+    def _close(
+        self,
+        step: str,
+        record: StepRecord,
+        inside: ExecutionContext,
+        output: ToolOutput,
+        *,
+        resumable: bool,
+    ) -> None:
+        """The tool may record nothing of its step any more, and the step is paid for."""
+        run = self._run
+        if isinstance(inside.record, Recorder):
+            inside.record.over = True
+        if output is CUT and resumable and run.interrupt_resumable:
+            run.steps.remove(record)
+        else:
+            record.cost = run.settle(step)
 
     def _keep(self, step: str, spec: ToolSpec, output: ToolOutput) -> None:
         """What an output makes of the run: its label, what a search found, what repeats are told."""
@@ -281,13 +320,17 @@ class Execution:
             attempt=attempt,
         )
 
-    def _announce(
-        self, audit: AuditLog, record: StepRecord, subject: Subject, *, at_once: bool
-    ) -> None:
+    def _announce(self, record: StepRecord, subject: Subject, *, at_once: bool) -> None:
+        """Say that a call starts; in the file *at_once*, or when all that start with it are."""
         run = self._run
-        audit.take(run.under_policy(step_started(subject, record, run.policy_sha256)), run.beside)
-        if at_once:
-            audit.flush()
+        if run.audit is not None:
+            started = step_started(subject, record, run.policy_sha256)
+            run.audit.take(run.under_policy(started), run.beside)
+            if at_once:
+                run.audit.flush()
+        run.steps.append(record)
+        if run.observer is not None:
+            run.observer.call_started(record)
 
     def _finish(
         self, record: StepRecord, subject: Subject, output: ToolOutput, begun: float
@@ -302,48 +345,40 @@ class Execution:
         if run.observer is not None:
             run.observer.call_finished(record, output)
 
-    async def _call(
-        self,
-        spec: ToolSpec,
-        held: Held,
-        context: ExecutionContext,
-        begun: float,
-        *,
-        beside: bool,
-    ) -> ToolOutput:
-        run = self._run
-        if beside:
-            mark = 0 if run.audit is None else run.audit.mark()
-            await asyncio.sleep(0)
-            # One write for all that start together; the first of them makes it.
-            if run.audit is not None:
-                run.audit.flush_to(mark)
-        if run.interrupt_now:
-            return CUT
-        # Calls of others that go on are news only where some call must run alone.
-        watch = self._watch_for_left(spec) if run.left.watched else None
+    async def _start_beside(self) -> None:
+        """Let those that are to run at the same time be announced; then all are in the file."""
+        audit = self._run.audit
+        mark = 0 if audit is None else audit.mark()
+        await asyncio.sleep(0)
+        # One write for all that start together; the first of them makes it.
+        if audit is not None:
+            audit.flush_to(mark)
+
+    def _called(
+        self, spec: ToolSpec, held: Held, context: ExecutionContext, seconds: float
+    ) -> Awaitable[object]:
+        """What the tool gives, to be awaited; it gets the arguments that were held."""
         arguments = orjson.loads(held.arguments)
-        seconds = min(spec.timeout_seconds, run.ledger.remaining_seconds(begun))
-        try:
-            work = self._inner.execute_tool(spec.name, arguments, context)
-            given: object = await bounded(run, seconds, work)
-            return self._labelled(checked_output(given), spec)
-        except (AuditError, EmitterError, KeyboardInterrupt, SystemExit, asyncio.CancelledError):
-            raise
-        except CallWaits:
+        work = self._inner.execute_tool(spec.name, arguments, context)
+        return bounded(self._run, seconds, work)
+
+    def _failed(self, error: BaseException, spec: ToolSpec, seconds: float) -> ToolOutput:
+        """The output of a call that raised.
+
+        Raises:
+            BaseException: the error itself, where it is the end of more than the call.
+        """
+        run = self._run
+        if isinstance(error, _MORE_THAN_A_CALL):
+            raise error
+        if isinstance(error, CallWaits):
             run.wait_for_people()
             return CUT
-        except TimeUp as up:
-            return self._cut_short(up, seconds)
-        # The host's code: a tool that raises is a tool error, never the end of the run.
-        except BaseException as error:  # noqa: BLE001
-            log_fault(f"the tool {spec.name}", error, run=run.id)
-            kind = "SystemExit" if isinstance(error, HostExit) else type(error).__name__
-            text = f"The tool failed ({kind})."
-            return refusal(CallCode.TOOL_ERROR, text, executed=Executed.UNKNOWN)
-        finally:
-            if watch is not None:
-                LEFT.reset(watch)
+        if isinstance(error, TimeUp):
+            return self._cut_short(error, seconds)
+        log_fault(f"the tool {spec.name}", error, run=run.id)
+        kind = "SystemExit" if isinstance(error, HostExit) else type(error).__name__
+        return refusal(CallCode.TOOL_ERROR, f"The tool failed ({kind}).", executed=Executed.UNKNOWN)
 
     def _watch_for_left(self, spec: ToolSpec) -> Token[Callable[[IsOver], None] | None]:
         """Hear of what the call leaves behind; the run that this one is a part of hears it as well."""

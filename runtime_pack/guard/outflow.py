@@ -55,14 +55,14 @@ class Outflow:
     """
 
     __slots__ = (
+        "_book",
         "_clean",
         "_declared",
+        "_private",
         "_strings",
         "_unread",
-        "book",
         "burned",
         "preset",
-        "private",
         "reader",
     )
 
@@ -75,19 +75,35 @@ class Outflow:
         canaries: Iterable[str] = (),
     ) -> None:
         self.preset = preset
-        self.book = AddressBook()
-        self.private = PrivateText()
+        # Made when they are asked for: most runs send nothing, and wait by the thousand.
+        self._book: AddressBook | None = None
+        self._private: PrivateText | None = None
         self.reader = reader
         # The nonces that fences have used: none of them has a reason to go anywhere.
         self.burned: set[str] = set()
-        self._unread: list[tuple[Message, bool]] = []
+        # A message that another model wrote stands alone in a tuple.
+        self._unread: list[Message | tuple[Message]] = []
         self._declared = _NONE
         # What was declared private, by itself: a text that holds some of it is secret. The texts
-        # that hold none, by digest, so that each is looked through once.
-        self._strings = PrivateText()
-        self._clean: set[bytes] = set()
+        # that hold none, by digest in an ordered set, so that each is looked through once.
+        self._strings: PrivateText | None = None
+        self._clean: dict[bytes, None] = {}
         self._declare("private_strings", private_strings, Leak.DECLARED)
         self._declare("canaries", canaries, Leak.CANARY)
+
+    @property
+    def book(self) -> AddressBook:
+        """The addresses that the run knows."""
+        if self._book is None:
+            self._book = AddressBook()
+        return self._book
+
+    @property
+    def private(self) -> PrivateText:
+        """What must not leave the run."""
+        if self._private is None:
+            self._private = PrivateText()
+        return self._private
 
     def _declare(self, field: str, strings: Iterable[str], kind: Leak) -> None:
         if isinstance(strings, str):
@@ -98,6 +114,7 @@ class Outflow:
                 raise ContractError(field, f"holds one without {MIN_PRIVATE} letters and digits")
             self.private.add(each, kind)
             if kind is Leak.DECLARED:
+                self._strings = self._strings or PrivateText()
                 self._strings.add(each, kind)
             digest = hashlib.sha256(each.encode(errors="replace")).hexdigest()
             self._declared |= {f"sha256:{digest}"}
@@ -106,24 +123,25 @@ class Outflow:
 
     def note(self, message: Message, *, own: bool = True) -> None:
         """A message has become a part of the context; *own* says that a person or the host wrote it."""
-        self._unread.append((message, own))
+        self._unread.append(message if own else (message,))
 
     def holds_declared(self, texts: Iterable[str]) -> bool:
         """Whether one of the texts says something that was declared private, in any writing.
 
         One that is too tangled to be read counts as one that does.
         """
-        return bool(self._strings) and any(map(self._says, texts))
+        declared = self._strings
+        return declared is not None and any(self._says(declared, text) for text in texts)
 
-    def _says(self, text: str) -> bool:
+    def _says(self, declared: PrivateText, text: str) -> bool:
         digest = hashlib.sha256(text.encode(errors="replace")).digest()
         if digest in self._clean:
             return False
         step = MAX_CHECKED - _OVERLAP
         parts = (text[at : at + MAX_CHECKED] for at in range(0, max(1, len(text) - _OVERLAP), step))
-        if any(self._strings.find(part) is not None for part in parts):
+        if any(declared.find(part) is not None for part in parts):
             return True
-        self._clean.add(digest)
+        self._clean[digest] = None
         return False
 
     def offer(self, found: Iterable[str], links: Iterable[str] = ()) -> None:
@@ -144,7 +162,9 @@ class Outflow:
 
     def _read_news(self) -> None:
         news, self._unread = self._unread, []
-        for message, own in news:
+        for each in news:
+            own = not isinstance(each, tuple)
+            message = each[0] if isinstance(each, tuple) else each
             if not isinstance(message, AssistantMessage):
                 self._take(message, own=own)
 

@@ -136,13 +136,23 @@ async def run_governed_agent_loop(
         PriceUnknown: money is counted, and the model of the input is not in the price table.
         asyncio.CancelledError: the caller's task was cancelled; recorded, then re-raised.
     """
-    return await prepare_run(
+    entry = prepare_run(
         runtime=runtime,
         execute_turn_input=execute_turn_input,
         create_context=create_context,
         max_turns=max_turns,
         store=store,
-    ).go()
+    )
+    # As `entry.go`, without a coroutine of its own: runs wait here by the thousand.
+    run, begin = entry.run, entry.drive
+    del entry
+    run.enter()
+    try:
+        begun = begin()
+        del begin
+        return await begun
+    finally:
+        run.leave()
 
 
 async def resume_governed_agent_loop(

@@ -193,9 +193,15 @@ class Drive:
 
     def _as_given(self) -> Callable[[], Mapping[str, Json]]:
         """What the run is started with; how the tools are defined is as of now."""
-        definition = self.guarded.judge.definition
-        definitions = tuple([definition(spec) for spec in self.input.tool_catalog])
-        return partial(_given, self.input, definitions)
+        definition, catalog = self.guarded.judge.definition, self.input.tool_catalog
+        definitions = [definition(spec) for spec in catalog]
+        if definitions == [spec.sha256 for spec in catalog]:
+            # As they are offered: nothing has to be kept beside what a waiting run has anyway.
+            return self._as_offered
+        return partial(_given, self.input, tuple(definitions))
+
+    def _as_offered(self) -> Mapping[str, Json]:
+        return _given(self.input, tuple([spec.sha256 for spec in self.input.tool_catalog]))
 
     # ── entering ──────────────────────────────────────────────────────────────────────────────
 
@@ -614,7 +620,7 @@ class Drive:
 
     # ── driving ───────────────────────────────────────────────────────────────────────────────
 
-    async def _drive(self, opening: list[Event | Entry], message: str | None) -> LoopResult:
+    async def _drive(self, opening: Sequence[Event | Entry], message: str | None) -> LoopResult:
         run = self.run
         self.rules = Rules(
             max_consecutive_refused=run.refused_in_a_row,
@@ -625,12 +631,16 @@ class Drive:
         run.begin_activity()
         try:
             self._enter(opening)
+            # A run may wait for hours: it need not hold how it began.
+            del opening
             step = self._entry(message)
             if run.input_guards:
                 step = await self._guarded_entry(step)
             await self._save()
             self.entered = True
-            outcome = await self._until_finished(step)
+            finished = self._until_finished(step)
+            del step
+            outcome = await finished
         except SaveStopped as error:
             outcome = self._save_stopped(error)
         except (AuditError, EmitterError, StoreError) as error:
@@ -644,12 +654,11 @@ class Drive:
             await self._release()
         return await self._finished(outcome)
 
-    def _enter(self, opening: list[Event | Entry]) -> None:
-        """Write how the drive begins to the log; a run that waits need not hold it then."""
+    def _enter(self, opening: Sequence[Event | Entry]) -> None:
+        """Write how the drive begins to the log."""
         for event in opening:
             self.run.enter_in_log(event)
         self.run.flush()
-        opening.clear()
 
     async def _guarded_entry(self, step: Step) -> Step:
         """The entry, unless an input guard refuses what users said: then the run is over."""
