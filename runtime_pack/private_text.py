@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import html
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -94,7 +93,7 @@ def _unescaped(text: str) -> Iterator[str]:
     """The text, and what its percent escapes and entities stand for, as deep as they go."""
     yield text
     for _ in range(_ESCAPE_PASSES):
-        plain = html.unescape(text) if "&" in text else text
+        plain = _entities_read(text) if "&" in text else text
         if _ESCAPED.search(plain):
             plain = unquote(plain, errors="replace")
         if plain == text:
@@ -255,6 +254,13 @@ class PrivateText:
         leaks = [whole.get(text[start : start + length]) for length in lengths]
         leaks.append(self._windows.get(text[start : start + _WINDOW]))
         return max((leak for leak in leaks if leak is not None), default=None)
+
+
+def _entities_read(text: str) -> str:
+    """The text with its entities read; their table is large, and most texts have none."""
+    import html
+
+    return html.unescape(text)
 
 
 # ── words ─────────────────────────────────────────────────────────────────────────────────────

@@ -11,7 +11,6 @@ import functools
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from html.entities import html5
 from typing import Final, TypeAlias
 
 import attrs
@@ -27,10 +26,18 @@ _TAIL: Final = "%[89ABab][0-9A-Fa-f]"
 
 
 @functools.cache
+def _names() -> dict[str, str]:
+    """The named entities of HTML: two thousand of them, for texts that have one."""
+    from html.entities import html5
+
+    return html5
+
+
+@functools.cache
 def _legacy_names() -> dict[str, list[str]]:
     """The names that HTML reads without a semicolon, by their first two letters, longest first."""
     names: dict[str, list[str]] = {}
-    for name in sorted(html5, key=len, reverse=True):
+    for name in sorted(_names(), key=len, reverse=True):
         if name[-1] != ";":
             names.setdefault(name[:2].lower(), []).append(name)
     return names
@@ -137,12 +144,12 @@ def _character(number: str, base: int) -> str:
 def _named(spelling: str) -> tuple[str, int]:
     name = spelling[1:]
     if name[-1] == ";":
-        meant = html5.get(name) or html5.get(name.lower())
+        meant = _names().get(name) or _names().get(name.lower())
         if meant:
             return meant, len(spelling)
     for legacy in _legacy_names().get(name[:2].lower(), ()):
         if name.startswith(legacy) or name.lower().startswith(legacy.lower()):
-            return html5[legacy], 1 + len(legacy)
+            return _names()[legacy], 1 + len(legacy)
     return "", 0
 
 
