@@ -51,6 +51,8 @@ from runtime_pack.messages import Json, clean_text
 from runtime_pack.strictness import ApprovalClass, is_stricter, parse_class
 
 __all__ = (
+    "CHECKS",
+    "NO_CHECK",
     "PREDICATE_SECONDS",
     "ApprovalClass",
     "ClassVerdict",
@@ -434,7 +436,8 @@ class PolicyRef:
 
 _BATCHES: Final = ("prefix", "atomic")
 NO_CHECK: Final = "none"
-_CHECKS: Final = (NO_CHECK, "again", "end")
+CHECKS: Final = (NO_CHECK, "again", "end")
+"""What an answer that fails the check of a run may lead to."""
 
 
 def _check_word(name: str, word: str, words: tuple[str, ...]) -> None:
@@ -518,7 +521,7 @@ class TaskContract:
         parse_count("max_context_bytes", self.max_context_bytes)
         parse_count("max_batch", self.max_batch)
         _check_word("batch", self.batch, _BATCHES)
-        _check_word("output_check", self.output_check, _CHECKS)
+        _check_word("output_check", self.output_check, CHECKS)
         for name in ("max_refused", "max_tokens"):
             if getattr(self, name) is not None:
                 parse_count(name, getattr(self, name))

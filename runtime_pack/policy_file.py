@@ -29,7 +29,15 @@ from runtime_pack.label_table import LabelPreset
 from runtime_pack.labels import Confidentiality, Integrity
 from runtime_pack.messages import Json
 from runtime_pack.patterns import PatternRefused, safe_pattern
-from runtime_pack.policy import ApprovalClass, PolicyRef, TaskContract, ToolPolicy, ToolRule
+from runtime_pack.policy import (
+    CHECKS,
+    NO_CHECK,
+    ApprovalClass,
+    PolicyRef,
+    TaskContract,
+    ToolPolicy,
+    ToolRule,
+)
 from runtime_pack.prices import ModelPrice, PriceTable
 
 __all__ = (
@@ -53,7 +61,7 @@ _POINTER: Final = re.compile(r"(/[^/]+)+\Z")
 
 _TOP: Final = frozenset(
     {"id", "version", "allow", "workspace_allow", "task_allow", "address", "tools", "budgets"}
-    | {"prices", "credentials", "presets", "sinks"}
+    | {"prices", "credentials", "presets", "sinks", "output_check", "fence"}
 )
 _ADDRESS: Final = frozenset({"allowed_hosts", "allow_private_addresses", "https_only"})
 _TOOL: Final = frozenset({"tool", "class", "reason", "label", "when"})
@@ -63,11 +71,12 @@ _PRICE: Final = frozenset({"input", "output", "cached_input"})
 _SOURCE: Final = frozenset({"env", "file"})
 # What of a contract is no budget: the file says it elsewhere.
 _NOT_BUDGETS: Final = frozenset(
-    {"tool_policy", "workspace_allowlist", "task_allowlist", "policy", "preset"}
+    {"tool_policy", "workspace_allowlist", "task_allowlist", "policy", "preset", "output_check"}
 )
 _BUDGETS: Final = frozenset(f.name for f in attrs.fields(TaskContract) if f.init) - _NOT_BUDGETS
 _MONEY: Final = frozenset({"max_cost"})
 _LABELS: Final = (*Integrity, *Confidentiality)
+_FENCES: Final = ("fence", "datamark", "encode")
 _PRESETS: Final = frozenset(map(str, LabelPreset))
 # None exists in this version: a name here would look as if it did something.
 _SINKS: Final[frozenset[str]] = frozenset()
@@ -132,6 +141,8 @@ class PolicyFile:
         budgets: arguments of a `TaskContract`.
         credentials: where each is, by name.
         preset: the table that says what labels do to calls.
+        output_check: what an answer with quotations that cannot be verified leads to.
+        fence: the mode that blocks of text from outside are written in.
         text: the file as it was read.
     """
 
@@ -147,6 +158,8 @@ class PolicyFile:
     prices: PriceTable | None = None
     credentials: Mapping[str, CredentialSource] = attrs.field(factory=dict)
     preset: LabelPreset = LabelPreset.STANDARD
+    output_check: str = NO_CHECK
+    fence: str = _FENCES[0]
     text: str = attrs.field(default="", repr=False, eq=False)
 
     def contract(self) -> TaskContract:
@@ -157,6 +170,7 @@ class PolicyFile:
             workspace_allowlist=self.workspace_allow,
             task_allowlist=self.task_allow,
             preset=self.preset,
+            output_check=self.output_check,
             policy=self.ref,
         )
 
@@ -284,6 +298,8 @@ class _Reader:
             self._fault("budgets.max_cost", "needs prices: no run could be held to it")
         self._known(body, "presets", _PRESETS)
         fields["preset"] = self._preset(body)
+        fields["output_check"] = self._word(body, "output_check", CHECKS)
+        fields["fence"] = self._word(body, "fence", _FENCES)
         self._known(body, "sinks", _SINKS)
         if self.faults:
             return None
@@ -323,6 +339,14 @@ class _Reader:
         missing = "is missing" if value is None else "is not a text of its form"
         self._fault(_at(path, key), missing)
         return ""
+
+    def _word(self, body: Mapping[str, Any], key: str, words: tuple[str, ...]) -> str:
+        """One of the words; the first of them where the key is absent."""
+        value = body.get(key, words[0])
+        if isinstance(value, str) and value in words:
+            return value
+        self._fault(key, f"must be one of {', '.join(words)}")
+        return words[0]
 
     def _version(self, body: Mapping[str, Any]) -> int:
         value = body.get("version")

@@ -21,6 +21,7 @@ from egress import AddressPolicy, AllowlistError, parse_allowlist
 from runtime_pack.agent import create_agent_runtime
 from runtime_pack.approvals import ApprovalRequest, Decision, Verdict
 from runtime_pack.audit import AuditLog
+from runtime_pack.cited import CitationCheck
 from runtime_pack.cli._advice import grant_advice
 from runtime_pack.cli._ask_model import model_of, prices_of
 from runtime_pack.cli._ask_told import Told
@@ -33,13 +34,21 @@ from runtime_pack.cli._state import StateFolder, open_state, state_option
 from runtime_pack.cli._text import exit_codes, note, say, say_json
 from runtime_pack.cli.policy import load_policy
 from runtime_pack.errors import ContractError, StateRefused, StopCode
+from runtime_pack.framing import FenceMode, frame_in
 from runtime_pack.guard import GuardedRuntime, create_agent_task_run
 from runtime_pack.ledger import STEPS
 from runtime_pack.loop import LoopResult, TurnInput
 from runtime_pack.machine import OutcomeKind, Stop
 from runtime_pack.messages import Message, SystemMessage, UserMessage, clean_text
 from runtime_pack.models import ExtractiveModel
-from runtime_pack.policy import ApprovalClass, TaskContract, ToolPolicy, ToolRule
+from runtime_pack.policy import (
+    CHECKS,
+    NO_CHECK,
+    ApprovalClass,
+    TaskContract,
+    ToolPolicy,
+    ToolRule,
+)
 from runtime_pack.policy_file import PolicyFile, parse_policy
 from runtime_pack.ports import Model
 from runtime_pack.web_catalog import READ_TOOL, build_web_tool_catalog, create_web_tool_runtime
@@ -58,6 +67,8 @@ _OF_THE_RUN: Final = (
     "model",
     "model_allow",
     "policy_path",
+    "output_check",
+    "fence",
 )
 # For language models alone; the built-in one follows nothing.
 _INSTRUCTIONS: Final = (
@@ -94,6 +105,14 @@ class _Spec:
     # The text of the policy file that the run was started under: it is what the run stays under.
     policy: str | None = None
     policy_name: str | None = None
+    # Notes of runs before these were options lack them.
+    output_check: str = NO_CHECK
+    fence: str = str(FenceMode.FENCE)
+
+    def fence_mode(self) -> FenceMode:
+        """The mode that the model is shown texts from outside in."""
+        policy = self.policy_file()
+        return FenceMode(self.fence if policy is None else policy.fence)
 
     def policy_file(self) -> PolicyFile | None:
         """The policy that the run is under."""
@@ -123,6 +142,7 @@ class _Spec:
             max_turns=self.max_turns,
             max_duration_seconds=self.max_seconds,
             tool_policy=ToolPolicy((rule,)),
+            output_check=self.output_check,
         )
 
 
@@ -191,6 +211,22 @@ _EXIT: Final = exit_codes(
     help="An address inside that the name of the model's server may lead to. Repeat it.",
 )
 @click.option(
+    "--output-check",
+    "output_check",
+    type=click.Choice(CHECKS),
+    default=NO_CHECK,
+    show_default=True,
+    help="An answer needs a quotation, and each has to be verified; one that fails is asked for again, or ends the run.",
+)
+@click.option(
+    "--fence",
+    "fence",
+    type=click.Choice(tuple(map(str, FenceMode))),
+    default=str(FenceMode.FENCE),
+    show_default=True,
+    help="How the model is shown texts from outside.",
+)
+@click.option(
     "--policy",
     "policy_path",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -212,6 +248,8 @@ def command(
     approve: str | None,
     model: str,
     model_allow: tuple[str, ...],
+    output_check: str,
+    fence: str,
     policy_path: Path | None,
     resume: str | None,
     as_json: bool,
@@ -239,6 +277,8 @@ def command(
             model_allow=model_allow,
             policy=None if policy is None else policy.text,
             policy_name=None if policy_path is None else clean_text(str(policy_path)),
+            output_check=output_check,
+            fence=fence,
         )
         _refuse_bad_limits(spec)
     opened = None if spec is None else _opened(spec)
@@ -278,7 +318,15 @@ def take_up(state: StateFolder, run_id: str, *, as_json: bool, given_state_dir: 
 def _under_policy(path: Path) -> PolicyFile:
     """The policy file, which decides what may be read, what is asked and what is spent."""
     source = click.get_current_context().get_parameter_source
-    names = ("allow", "max_steps", "max_turns", "max_seconds", "approve")
+    names = (
+        "allow",
+        "max_steps",
+        "max_turns",
+        "max_seconds",
+        "approve",
+        "output_check",
+        "fence",
+    )
     given = {
         f"--{name.replace('_', '-')}": source(name) is ParameterSource.COMMANDLINE for name in names
     }
@@ -406,8 +454,12 @@ class _Asked:
         run_ids = [] if self.resume is None else [self.resume]
 
         def make() -> GuardedRuntime:
+            contract, mode = self.spec.contract(), self.spec.fence_mode()
+            checked = contract.output_check != NO_CHECK
             run = create_agent_task_run(
-                self.spec.contract(),
+                contract,
+                frame=frame_in(mode),
+                output_check=CitationCheck(self.state.revisions) if checked else None,
                 audit=audit,
                 run_id=run_ids[0] if run_ids else None,
                 prices=prices_of(self.spec.policy_file()),
@@ -423,6 +475,7 @@ class _Asked:
                 emitter=Told(policy=self.spec.policy_name, own=allow[0] if port else None),
                 address_policy=self.spec.address(),
                 revisions=self.state.revisions,
+                fence_mode=mode,
             )
             # The composition above puts the web tools inside the guard.
             if not isinstance(runtime, GuardedRuntime):

@@ -35,6 +35,7 @@ from runtime_pack import (
 )
 from runtime_pack.cli import _group
 from runtime_pack.errors import CallCode
+from runtime_pack.framing import FenceMode
 from runtime_pack.patterns import PatternRefused, safe_pattern
 from runtime_pack.policy import classify_call
 from runtime_pack.testing import ScriptedModel, ToolShelf, calls, reply
@@ -184,6 +185,11 @@ FAULTS: dict[str, tuple[str, str]] = {
     "a preset that is no text": (HEAD + "presets = [['strict']]", "presets[0]"),
     "a preset that is no list": (HEAD + "presets = 'strict'", "presets"),
     "two presets": (HEAD + "presets = ['standard', 'strict']", "presets"),
+    "an output check that there is not": (HEAD + "output_check = 'maybe'", "output_check"),
+    "an output check that is a switch": (HEAD + "output_check = true", "output_check"),
+    "an output check as a budget": (HEAD + "[budgets]\noutput_check = 'end'", "budgets.output_check"),
+    "a fence that there is not": (HEAD + "fence = 'none'", "fence"),
+    "a fence that is a list": (HEAD + "fence = ['fence']", "fence"),
     "a sink": (HEAD + "sinks = ['syslog']", "sinks[0]"),
 }  # fmt: skip
 
@@ -195,6 +201,16 @@ def test_a_preset_that_is_named_is_that_of_the_contract(name: str) -> None:
 
     assert named.contract().preset == name
     assert unnamed.contract().preset == "standard"
+
+
+def test_the_check_of_answers_and_the_mode_of_fences_are_what_the_file_says() -> None:
+    """Each word that there is; without one no answer is checked, and fences are plain."""
+    for word in ("none", "again", "end"):
+        assert parse_policy(HEAD + f"output_check = '{word}'").contract().output_check == word
+    for mode in FenceMode:
+        assert parse_policy(HEAD + f"fence = '{mode}'").fence == mode
+    unnamed = parse_policy(HEAD)
+    assert (unnamed.contract().output_check, unnamed.fence) == ("none", "fence")
 
 
 @pytest.mark.parametrize(("text", "path"), FAULTS.values(), ids=FAULTS.keys())

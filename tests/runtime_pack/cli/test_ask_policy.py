@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -286,3 +287,31 @@ def test_a_used_up_budget_comes_with_the_command_that_gives_more(tmp_path: Path)
             timeout=60,
         )
         assert ended.returncode == 0
+
+
+# ── answers that are checked, and how pages are shown ─────────────────────────────────────────
+
+
+@pytest.mark.loopback
+def test_a_policy_says_how_pages_are_shown_and_that_answers_are_checked(tmp_path: Path) -> None:
+    """The file's words are carried out; the options for the same are refused beside it."""
+    file = policy(tmp_path, 'output_check = "end"\nfence = "encode"\n')
+    state = tmp_path / "state"
+    done = ask(state, QUESTION, "--policy", str(file), "--json")
+    refused = ask(state, QUESTION, "--policy", str(file), "--output-check", "none")
+    kept = b"".join(path.read_bytes() for path in state.rglob("*") if path.is_file())
+
+    assert done.returncode == 0
+    assert b'mode=\\"encode\\"' in kept
+    assert refused.returncode == 2
+    assert "--output-check is decided by the policy file" in refused.stderr
+
+
+@pytest.mark.loopback
+def test_an_answer_that_quotes_nothing_does_not_pass_the_check(tmp_path: Path) -> None:
+    """With the option as with the file; the run ends without an answer."""
+    question = "zzyzx qwrtpl vbnmxc?"
+    done = ask(tmp_path, question, "--output-check", "end", "--json")
+
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["stop"]["code"] == "OUTPUT_UNVERIFIED"
