@@ -36,8 +36,7 @@ REPLACEMENT: Final = "\ufffd"
 ASCII_CONTROLS: Final = bytes({*range(0x20), 0x7F} - {*b"\t\n\r"})
 """What S1 removes from ASCII, wherever it stands."""
 
-# UTF-8 of what S1 removes beyond ASCII, LS and PS apart: C1, the ends of noncharacters (and of a few
-# characters that end alike), the block of FDD0.
+# C1 in UTF-8.
 _C1: Final = re.compile(rb"\xc2[\x80-\x9f]")
 
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
@@ -196,6 +195,7 @@ def _is_plain(text: str, data: bytes) -> bool:
 
 @functools.cache
 def _noncharacters() -> tuple[re.Pattern[bytes], ...]:
+    # The ends of noncharacters (and of a few characters that end alike), then the block of FDD0.
     # With two to choose from, the search is for the lead alone, which is the speed of memchr.
     return re.compile(rb"\xbf[\xbe\xbf]"), re.compile(rb"\xef[\xb6\xb7](?<=\xb7)")
 

@@ -130,3 +130,22 @@ def test_no_tag_in_ascii_is_passed_over(text: str) -> None:
 def test_ordinary_markup_is_passed_over(text: str, expected: bool) -> None:
     """The quick test is worth its name: it turns away pages and programs shown as text."""
     assert expected == _fence_tags._may_spell_tag(text.encode())
+
+
+@pytest.mark.parametrize("blanks", [0, 16_382, 16_383, 16_384, 40_000])
+def test_a_bracket_is_found_wherever_a_piece_ends(blanks: int) -> None:
+    """Each letter behind a bracket is found once, where a long run is read in pieces."""
+    text = "\u4e2d" + " " * blanks + "\uff1cu" + " " * 20_000 + "<" + " " * 20_000 + "U\uff1c"
+
+    found = list(_fence_tags._letters_after_brackets(text))
+
+    assert found == [blanks + 2, len(text) - 2]
+
+
+@pytest.mark.parametrize("shown", ["\uff1cuntrusted-web-conten", "\uff1cuntrus"])
+def test_a_name_that_the_end_cuts_off_is_no_tag(shown: str) -> None:
+    """At the end of a text the name is whole or is none; the letter that makes it whole counts."""
+    before = "\u4e2d" * 5_000
+
+    assert not _fence_tags._may_have_tag(before + shown)
+    assert _fence_tags._may_have_tag(before + "\uff1cuntrusted-web-content")
