@@ -2,13 +2,13 @@
 
 Where text from outside was read, an image is kept only when the user or the operator named its address,
 a reference link when its address is known;
-any other one becomes text: the sign that makes it one is escaped, and the words stay. A link of any
+any other one becomes text: the sign that makes it one is escaped, and the words stay. Of HTML, tags in which
+nothing has a value stay, and anchors with nothing but an address; any other element becomes text. A link of any
 kind that carries something private becomes the name of the site that it leads to.
 """
 
 from __future__ import annotations
 
-import bisect
 import re
 from collections.abc import Set as AbstractSet
 from typing import Final
@@ -49,14 +49,27 @@ _UNCHOSEN: Final = frozenset({AddressOrigin.USER, AddressOrigin.OPERATOR})
 # The whole form of an image whose address can be read without a doubt; any other one is escaped.
 _IMAGE: Final = re.compile(r"!\[(?P<alt>[^\[\]\\\n]{0,500})\]\((?P<url>[^\s()<>\\\"'&]{1,2000})\)")
 _IMAGE_START: Final = re.compile(r"!(?=\[)")
-# Where a line may define a reference: after marks of quotes and lists, with or without spaces.
+# Where a line may define a reference: after marks of quotes and lists, with or without spaces. Nothing is
+# bounded: a label ends at the next bracket, everything else on its line, so no place is looked at twice.
 _DEFINITION: Final = re.compile(
-    r"^(?P<lead>[ \t>*+\-.)0-9]{0,200})\[(?P<label>(?:[^\[\]\\]|\\.){1,999})\]:"
-    r"[ \t]*\n?[ \t>]*(?P<url><[^<>\n]{0,2000}>|\S{0,2000})",
+    r"(?:^|(?<=\r))(?P<lead>[ \t\f\v\ufeff>*+\-.():#0-9]*)\[(?P<label>(?:[^\[\]\\]|\\.)+)\]:"
+    r"[ \t]*(?:\r\n?|\n)?[ \t>]*(?P<url><[^<>\r\n]*>|\S*)",
     re.MULTILINE | re.DOTALL,
 )
-# Elements that fetch something by being shown, and every other one that could.
-_ELEMENT: Final = re.compile(r"<(?=(?P<name>[a-zA-Z][a-zA-Z0-9-]{0,40}))")
+# What a reader of HTML may take for the beginning of an element, an instruction or a declaration.
+_ELEMENT: Final = re.compile(
+    r"<(?=[a-zA-Z]|\?(?!php\s|xml\s|=)|!(?!--|doctype\s+html\s*>)[a-zA-Z\[])", re.IGNORECASE
+)
+# The whole forms that stay: a tag in which nothing has a value, a link, an anchor that only leads somewhere.
+# In a link that is taken for a tag each slash begins an attribute.
+_STAYS: Final = re.compile(
+    r"<(?:(?P<name>[a-z][^\s/<>=]{0,80})(?:[\s/][^<>=]{0,400})?"
+    r"|(?:https?:(?=//)|mailto:)(?![^<>]*/[\w:-]*=)[^\s<>\"'`]{1,2000}"
+    r"|a\s+href\s*=\s*(?:\"(?:https?:|mailto:|[/#])[^\"<>]{0,2000}\"|'(?:https?:|mailto:|[/#])[^'<>]{0,2000}'"
+    r"|(?:https?:|mailto:|[/#])[^\s\"'`<>]{0,2000})\s{0,9})>",
+    re.IGNORECASE,
+)
+# Elements that fetch something by being shown, or whose content does, even without a value.
 _FETCHING: Final = frozenset(
     [
         "applet",
@@ -64,34 +77,46 @@ _FETCHING: Final = frozenset(
         "base",
         "bgsound",
         "body",
+        "button",
+        "command",
         "embed",
         "form",
         "frame",
         "frameset",
+        "html",
         "iframe",
         "image",
         "img",
         "input",
         "isindex",
+        "keygen",
+        "layer",
         "link",
+        "marquee",
         "math",
         "meta",
+        "menuitem",
+        "noembed",
+        "noframes",
+        "noscript",
         "object",
         "picture",
+        "plaintext",
         "portal",
         "script",
         "source",
         "style",
         "svg",
+        "template",
+        "textarea",
+        "title",
         "track",
         "use",
         "video",
+        "xml",
+        "xmp",
     ]
 )
-_ATTRIBUTE: Final = re.compile(
-    r"(?:src|srcset|background|poster|style|data|href|lowsrc|dynsrc|action)[\s/]*=", re.IGNORECASE
-)
-_LOOKED_AT: Final = 4096
 # Anything that a reader may turn into a link.
 _LINK: Final = re.compile(
     r"<[a-zA-Z][a-zA-Z0-9+.-]{1,31}:[^<>\n]*>|\]\(\s*<[^<>\n]*>"
@@ -117,8 +142,6 @@ class _Defuser:
         self.references = 0
         self.links = 0
         self.hosts: dict[str, None] = {}
-        # Where attributes begin that can fetch, found once for all elements.
-        self.attributes: list[int] = []
 
     def link(self, match: re.Match[str]) -> str:
         """A link, or the site of one that carries something private."""
@@ -161,16 +184,11 @@ class _Defuser:
 
     def element(self, match: re.Match[str]) -> str:
         """The beginning of an element, or of what reads like one."""
-        name = match["name"].lower()
-        if name not in _FETCHING and (name == "a" or not self._has_attribute(match.end())):
+        whole = _STAYS.match(match.string, match.start())
+        if whole is not None and (whole["name"] or "").lower() not in _FETCHING:
             return "<"
         self.images += 1
         return "&lt;"
-
-    def _has_attribute(self, start: int) -> bool:
-        """Whether one that can fetch follows within what an element may take."""
-        place = bisect.bisect_left(self.attributes, start)
-        return place < len(self.attributes) and self.attributes[place] < start + _LOOKED_AT
 
     def _is_known(self, text: str, origins: AbstractSet[AddressOrigin]) -> bool:
         if self._reader is None:
@@ -210,7 +228,6 @@ def defused_answer(
     if outside:
         shown = _DEFINITION.sub(defuser.definition, shown)
         shown = _IMAGE_START.sub(defuser.image, shown)
-        defuser.attributes = [match.start() for match in _ATTRIBUTE.finditer(shown)]
         shown = _ELEMENT.sub(defuser.element, shown)
     if shown == text:
         return None

@@ -39,6 +39,11 @@ STAYS = {
     "a reference that is known": f"[x][r]\n\n[r]: {KNOWN}",
     "simple elements": "a <b>bold</b> word, 1 < 2, <br>",
     "an anchor": f'<a href="{EVIL}">x</a>',
+    "an anchor in other quotes": f"<A HREF = '{EVIL}'>x</A> <a href={EVIL}>x</a>",
+    "tags in which nothing has a value": "<details open><summary>x</summary><br/></details> <kbd>a</kbd>",
+    "placeholders and types": "List<String>, Map<String, Integer>, vector<std::string>, <your-key>",
+    "addresses in angle brackets": "<https://a.example/p?q=a&r=b> <mailto:a@b.example> <a@b.example>",
+    "a page's first line": "<!DOCTYPE html> <?php echo 1 ?> <!-- words -->",
     "an escaped image": f"!\\[alt]({EVIL})",
 }
 BECOMES = {
@@ -57,8 +62,27 @@ BECOMES = {
     "a reference in a list": (f"- [r]: <{EVIL}>", f"- \\[r]: <{EVIL}>"),
     "an element": (f'<img src="{EVIL}">', f'&lt;img src="{EVIL}">'),
     "an element that is known": (f'<IMG src="{KNOWN}">', f'&lt;IMG src="{KNOWN}">'),
-    "an element that hides another": (f"<a <img src={EVIL}>>", f"<a &lt;img src={EVIL}>>"),
+    "an element that hides another": (f"<a <img src={EVIL}>>", f"&lt;a &lt;img src={EVIL}>>"),
     "a style": (f'<p style="background:url({EVIL})">', f'&lt;p style="background:url({EVIL})">'),
+    "a style of an anchor": (f'<a style="x:url({EVIL})">', f'&lt;a style="x:url({EVIL})">'),
+    "a style behind the address": (f'<a href="{EVIL}" style="a">', f'&lt;a href="{EVIL}" style="a">'),
+    "a style behind a slash": (f"<A/style=x:url({EVIL})>", f"&lt;A/style=x:url({EVIL})>"),
+    "a style far behind": ("<p" + " " * 5000 + "style=a>", "&lt;p" + " " * 5000 + "style=a>"),
+    "a style of a long name": ("<" + "p" * 99 + " style=a>", "&lt;" + "p" * 99 + " style=a>"),
+    "a style of what looks like a link": ("<https:/style=url(//e)>", "&lt;https:/style=url(//e)>"),
+    "a script as address": ("<a href='javascript:x'>", "&lt;a href='javascript:x'>"),
+    "a manifest": (f'<html manifest="{EVIL}">', f'&lt;html manifest="{EVIL}">'),
+    "an icon": (f'<menuitem icon="{EVIL}">', f'&lt;menuitem icon="{EVIL}">'),
+    "a handler": ("<details open ontoggle=f()>", "&lt;details open ontoggle=f()>"),
+    "a handler without an end": ("<b onfocus=f() autofocus", "&lt;b onfocus=f() autofocus"),
+    "a handler of an anchor": ("<a onfocus=f() autofocus>", "&lt;a onfocus=f() autofocus>"),
+    "a style sheet": (f"<?xml-stylesheet href='{EVIL}'?>", f"&lt;?xml-stylesheet href='{EVIL}'?>"),
+    "an entity of XML": (f'<!ENTITY a SYSTEM "{EVIL}">', f'&lt;!ENTITY a SYSTEM "{EVIL}">'),
+    "a reference after a lone return": (f"[r]\r\r[r]: {EVIL}", f"[r]\r\r\\[r]: {EVIL}"),
+    "a reference over a lone return": (f"[r]:\r{EVIL}", f"\\[r]:\r{EVIL}"),
+    "a reference in many quotes": ("> " * 101 + f"[r]: {EVIL}", "> " * 101 + f"\\[r]: {EVIL}"),
+    "a reference behind a byte order mark": (f"\ufeff[r]: {EVIL}", f"\ufeff\\[r]: {EVIL}"),
+    "a reference with a long label": ("[" + "r" * 1500 + f"]: {EVIL}", "\\[" + "r" * 1500 + f"]: {EVIL}"),
     "a frame": (f"<iframe\nsrc={EVIL}>", f"&lt;iframe\nsrc={EVIL}>"),
 }  # fmt: skip
 
@@ -129,7 +153,30 @@ def test_no_image_is_left_whose_address_nobody_named(text: str) -> None:
     assert shown(said) == said
 
 
+@given(
+    st.sampled_from(["a", "p", "details", "x", "https:", "a href='#'", "b\n"]),
+    st.text(alphabet=" /\t\n\x0c\"'", min_size=1, max_size=4),
+    st.sampled_from(["style", "onfocus", "SRC", "manifest", "icon", "xlink:href"]),
+    st.text(alphabet=" \n", max_size=2),
+)
+def test_no_attribute_with_a_value_stays(
+    name: str, between: str, attribute: str, space: str
+) -> None:
+    """Whatever stands before it; the one of an anchor that only leads somewhere aside."""
+    assert shown(f"<{name}{between}{attribute}{space}=x>").startswith("&lt;")
+
+
 def test_the_work_is_bounded_on_hostile_answers() -> None:
     """Openings without an end do not multiply; the test's own limit is the bound."""
-    for piece in ("![", "[a", "<a ", "<p style", "[r]:\n", "![a](", "> " * 50 + "["):
+    for piece in (
+        "![",
+        "[a",
+        "<a ",
+        "<p style",
+        "[r]:\n",
+        "![a](",
+        "> " * 50 + "[",
+        "<https:/a",
+        "\r[\\[",
+    ):
         shown(piece * 3000)
