@@ -130,3 +130,16 @@ TestOutflow.settings = settings(max_examples=60, stateful_step_count=25, deadlin
 def test_the_tool_of_the_machine_reads_from_the_network() -> None:
     """Else nothing of it would be judged."""
     assert READ.side_effects == (SideEffect.READ_NET,)
+
+
+def test_what_another_model_wrote_for_a_sub_run_is_known_from_nobody() -> None:
+    """Its words stand where a user's or an operator's do, and make no address known."""
+    flow = Outflow(LabelPreset.STANDARD, WEB_ADDRESSES)
+    flow.note(UserMessage(text="read https://one.example/a"), own=False)
+    flow.note(SystemMessage(text="read https://two.example/a"), own=False)
+    flow.note(UserMessage(text="read https://three.example/a"))
+    flow.hop("https://three.example/", "https://three.example/b", CLEAN)
+
+    found = [str(flow.book.origin(f"https://{host}.example/a")) for host in ("one", "two", "three")]
+
+    assert found == ["model_composed", "model_composed", "user"]
