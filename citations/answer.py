@@ -7,6 +7,7 @@ revision that was read, and behind each quotation stands what became of it. Pure
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import unescape
 from typing import Any, Final
 
 import attrs
@@ -28,6 +29,11 @@ _LINE_ENDS: Final = re.compile(r"(?<![ \t])[ \t]++$", re.MULTILINE)
 _EMPTY_LINES: Final = re.compile(r"\n{3,}")
 # What a renderer would fetch, or take as markup of a page's choice.
 _ACTIVE: Final = re.compile(r"<|!(?=\[)|^(?=[ \t]{0,3}\[[^\]\n]{1,999}\]:)", re.MULTILINE)
+# What drives a terminal: all control characters but these two, and what turns the direction of text.
+_DRIVES: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_OTHER_LINE_END: Final = re.compile(r"\r\n?")
+_ENTITY: Final = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+_REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _MOST_OF_A_TITLE: Final = 300
 
 
@@ -92,18 +98,21 @@ class CitedAnswer:
         return f"{told}; {short} too short to check or a title" if short else told
 
     def to_text(self) -> str:
-        """For a terminal, which is to show it through a filter: the answer is the model's."""
+        """For a terminal: nothing in it drives one, whatever the answer or a title has."""
         lines = [self.body.rstrip(), ""]
         lines += [line for reference in self.references for line in _text_lines(reference)]
         lines += [f"NOT READ: {address}" for address in self.unread]
-        return "\n".join((*lines, self.summary))
+        return _shown("\n".join((*lines, self.summary)))
 
     def to_markdown(self) -> str:
-        """CommonMark; nothing in it makes a renderer fetch what the answer names."""
-        lines = [_inert(self.body).rstrip(), ""]
+        """CommonMark; nothing in it makes a renderer fetch what the answer names.
+
+        Nor does it drive a terminal, as it is or as it is shown.
+        """
+        lines = [_inert(_shown(self.body)).rstrip(), ""]
         lines += [_markdown_line(reference) for reference in self.references]
         lines += ["", *(f"Not read: {escape_markdown(address)}  " for address in self.unread)]
-        return "\n".join((*lines, self.summary))
+        return _shown("\n".join((*lines, self.summary)))
 
     def to_json(self) -> dict[str, Any]:
         """For machines: with the selectors of every quotation."""
@@ -285,7 +294,18 @@ def _told(reference: CitedReference) -> str:
 
 def _inert(body: str) -> str:
     """Markdown without raw HTML, without images, and without definitions of links."""
-    return _ACTIVE.sub(lambda match: f"\\{match[0]}" if match[0] else "\\", body)
+    still = _ACTIVE.sub(lambda match: f"\\{match[0]}" if match[0] else "\\", body)
+    return _ENTITY.sub(lambda match: _REPLACEMENT if _drives(match[0]) else match[0], still)
+
+
+def _drives(entity: str) -> bool:
+    shown = unescape(entity)
+    return not shown or _DRIVES.search(shown) is not None
+
+
+def _shown(text: str) -> str:
+    """A text that a terminal shows, and that moves nothing there. A return alone overwrites."""
+    return _DRIVES.sub(_REPLACEMENT, _OTHER_LINE_END.sub("\n", text))
 
 
 def _csl(reference: CitedReference) -> dict[str, Any]:

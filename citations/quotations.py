@@ -306,10 +306,11 @@ class _Check:
         if quote.mentions and not any(mention.addresses for mention in quote.mentions):
             return Verdict.UNREAD_SOURCE, QuoteReason.UNKNOWN_REFERENCE
         pages = [seen for seen in sources if seen.kind is SourceKind.PAGE]
+        # What a search found and nothing keeps may have the words: it is not that nobody saw it.
+        if any(self._texts(seen) is None for seen in pages or sources):
+            return Verdict.UNREAD_SOURCE, QuoteReason.TEXT_NOT_KEPT
         if not pages:
             return Verdict.UNREAD_SOURCE, QuoteReason.NEVER_READ
-        if any(self._texts(seen) is None for seen in pages):
-            return Verdict.UNREAD_SOURCE, QuoteReason.TEXT_NOT_KEPT
         return Verdict.NOT_FOUND, QuoteReason.ANOTHER_TEXT
 
     def _first(

@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,9 @@ _ID: Final = re.compile(r"sha256:([0-9a-f]{64})\Z")
 _DRAFT: Final = ".draft-"
 _LOCK: Final = ".lock"
 _REPLACED: Final = re.compile("[\ud800-\udfff]")
+# Writers hold the lock for milliseconds; whoever holds it for longer is stuck, and not waited for.
+_LOCK_SECONDS: Final = 3.0
+_LOCK_PAUSE_SECONDS: Final = 0.01
 
 
 @frozen
@@ -70,7 +74,7 @@ class DirectoryRevisionStore:
         """Keep a text. See `citations.revisions.RevisionStore.put`.
 
         Raises:
-            OSError: it could not be written.
+            OSError: it could not be written, or the lock was not to be had within three seconds.
         """
         # As it is digested: a lone surrogate has no UTF-8.
         content = _REPLACED.sub("\N{REPLACEMENT CHARACTER}", text).encode()
@@ -110,13 +114,17 @@ class DirectoryRevisionStore:
     def _locked(self) -> Iterator[None]:
         """One writer at a time, over threads and processes; a dead one holds nothing."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT
+        until = time.monotonic() + _LOCK_SECONDS
+        if not self._one_at_a_time.acquire(timeout=_LOCK_SECONDS):
+            raise BlockingIOError("another thread holds the lock of the revisions")
         try:
-            with self._one_at_a_time, opened_regular(self.path / _LOCK, flags) as handle:
-                fcntl.flock(handle, fcntl.LOCK_EX)
+            with opened_regular(self.path / _LOCK, os.O_RDWR | os.O_CREAT) as handle:
+                _lock(handle, until)
                 yield
         except StateRefused as error:
             raise OSError(str(error)) from error
+        finally:
+            self._one_at_a_time.release()
 
     def _is_whole(self, name: str, content: bytes) -> bool:
         try:
@@ -165,3 +173,20 @@ class DirectoryRevisionStore:
                         stat = file.stat(follow_symlinks=False)
                         entries.append(_Entry(stat.st_mtime_ns, file.name, stat.st_size))
         return entries
+
+
+def _lock(handle: int, until: float) -> None:
+    """Hold the lock of a folder, of all processes; once more after a pause while others do.
+
+    Raises:
+        BlockingIOError: it was not to be had until that moment.
+    """
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_LOCK_PAUSE_SECONDS)
+        else:
+            return

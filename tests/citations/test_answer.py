@@ -1,5 +1,6 @@
 """An answer is printed with our own numbers, and says of each quotation what became of it."""
 
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -157,3 +158,32 @@ def test_citing_is_total(pieces: list[str]) -> None:
     assert cited.to_json()["ok"] is cited.ok
     numbered = {reference.citation for reference in cited.references}
     assert {quote.citation for quote in cited.verification.verified} <= numbered
+
+
+@pytest.mark.parametrize(
+    "drives", ["\x1b]0;t\x07", "\x1b[31m", "\u202ea", "\x9b", "\x7f", "\u2066", "\0"]
+)
+def test_no_output_drives_a_terminal(drives: str) -> None:
+    """Neither by the answer, nor by an address or a title, nor by what an entity shows."""
+    entities = "".join(f"&#{ord(sign)};&#x{ord(sign):x};" for sign in drives)
+    answer = f"{ANSWER} {drives} {entities} https://no.example/{drives}\rover\r\n"
+    cited = cite_answer(answer, EVIDENCE)
+
+    shown = MarkdownIt().render(cited.to_markdown())
+    for text in (cited.to_text(), cited.to_markdown(), shown):
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
+    assert cited.answer == answer
+
+
+def test_an_entity_that_drives_nothing_stays() -> None:
+    """And so do the two control characters of text."""
+    cited = cite_answer("a &amp; b &#8364;\n\n\tc &unknown; d", EVIDENCE)
+
+    assert cited.to_markdown().startswith("a &amp; b &#8364;\n\n\tc &unknown; d\n")
+
+
+def test_a_return_begins_a_line_and_no_definition() -> None:
+    """As Markdown counts it."""
+    cited = cite_answer("words\r\r[r]: https://evil.example/\r\r[a link][r]", EVIDENCE)
+
+    assert "href" not in MarkdownIt().render(cited.to_markdown().partition("Not read")[0])

@@ -224,6 +224,15 @@ def test_what_only_a_search_result_says_is_told_apart() -> None:
     assert quote.citation.path == URL
 
 
+def test_a_search_result_without_its_text_may_have_the_words() -> None:
+    """That its text is not kept is said, not that nobody read it."""
+    found = Seen(citation=cite(URL, "Guide"), kind=SourceKind.SNIPPET)
+
+    quote = only(f"“{QUOTED}” {URL}", Evidence(seen=[found], texts={}))
+
+    assert (quote.verdict, quote.reason) == (Verdict.UNREAD_SOURCE, QuoteReason.TEXT_NOT_KEPT)
+
+
 def test_a_page_that_lost_the_words_of_its_snippet_does_not_verify() -> None:
     """The page was read and does not say it; the snippet does."""
     seen = evidence({URL: "Nothing of the kind."}, {URL: f"Guide\n{QUOTED}, it says"})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import stat
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -162,3 +164,38 @@ def test_threads_and_a_process_keep_their_texts_together(tmp_path: Path) -> None
     for path in store.path.iterdir():
         if path.name != ".lock":
             assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+
+
+def test_a_lock_that_somebody_keeps_is_not_waited_for(tmp_path: Path) -> None:
+    """The text is not kept, the caller is told, and a later one is kept."""
+    store = DirectoryRevisionStore(tmp_path / "r")
+    store.put("first")
+    handle = os.open(tmp_path / "r" / ".lock", os.O_RDWR)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    # Should somebody wait for it after all, the test ends, and fails.
+    end = threading.Timer(20, os.close, [handle])
+    end.start()
+
+    try:
+        with pytest.raises(OSError, match="unavailable"):
+            store.put("second")
+    finally:
+        end.cancel()
+        os.close(handle)
+
+    assert store.put("second") == revision_id("second")
+
+
+def test_a_thread_that_keeps_the_store_is_not_waited_for(tmp_path: Path) -> None:
+    """Nor by the other threads of its process."""
+    store = DirectoryRevisionStore(tmp_path / "r")
+    store.put("first")
+    handle = os.open(tmp_path / "r" / ".lock", os.O_RDWR)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with ThreadPoolExecutor(4) as pool:
+        waits = [pool.submit(store.put, f"text {number}") for number in range(4)]
+        errors = [wait.exception(timeout=20) for wait in waits]
+    os.close(handle)
+
+    assert all(isinstance(error, BlockingIOError) for error in errors)
+    assert len(store) == 1
