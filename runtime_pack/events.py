@@ -278,8 +278,8 @@ EVENT_ROWS: Final[Mapping[EventCode, EventRow]] = {
     EventCode.LOG003E: _row(
         _T.LOG_RECOVERED,
         _S.MEDIUM,
-        "A torn last line was moved aside when the log was opened.",
-        "Look at the file named in `object`.",
+        "A log was opened that had a torn last line, which was moved aside, or unsigned lines.",
+        "Look at the file named in `object`, and at the last `unsigned_lines` lines before this one.",
     ),
     EventCode.LOG004O: _row(
         _T.LOG_CONTINUED,

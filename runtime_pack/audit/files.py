@@ -126,6 +126,8 @@ def append_durably(path: Path, block: bytes, at: int) -> None:
     """
     handle = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
+        if os.fstat(handle).st_size < at:
+            raise OSError("what was in it is gone")
         os.ftruncate(handle, at)
         if os.pwrite(handle, block, at) != len(block):
             raise OSError("written only in part (is the disk full?)")

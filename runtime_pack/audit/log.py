@@ -79,7 +79,11 @@ class AuditLog:
 
     The file is created with mode 0600 and locked: one writer per log. An existing log must
     verify; a torn last line is moved to `<name>.torn-<n>` and recorded. A file that is full gets a
-    number behind its name, and the log goes on in a new one.
+    number behind its name, and the log goes on in a new one. What is removed or replaced while it is
+    written is found before the next write.
+
+    Lines behind the last checkpoint are what a crash left, or were added by who has no key: how many
+    there are stands in `log:recovered` (`unsigned_lines`) before a checkpoint vouches for them.
 
     Args:
         path: the file that is written.
@@ -91,7 +95,8 @@ class AuditLog:
     Raises:
         LogLocked: another process writes this log.
         AuditError: the file cannot be opened, its chain is broken, a checkpoint is not of this log
-            or by another key, or the log was signed and there is no signer.
+            or by another key, the log was signed and there is no signer, or has lines and no
+            checkpoints and there is one.
     """
 
     def __init__(
@@ -103,7 +108,9 @@ class AuditLog:
         segment_bytes: int = SEGMENT_BYTES,
         segment_seconds: int = SEGMENT_SECONDS,
     ) -> None:
-        self.path = Path(path)
+        # Absolute: it is looked for before each write, also from another working folder.
+        self.path = Path(path).absolute()
+        self._name = str(self.path)
         self._now = now
         self._signer = signer
         self._segment_bytes, self._segment_seconds = segment_bytes, segment_seconds
@@ -119,6 +126,7 @@ class AuditLog:
         self._prefix = ""
         # What is due at which line or second; nothing of it is ever due in a log without signer.
         self._due_line = self._due_second = _NEVER
+        self._signed_second = -_NEVER
         self._checkpoints = Checkpoints()
         self._lines_signed = 0
         try:
@@ -149,6 +157,7 @@ class AuditLog:
             same = False
         if not same:
             raise LogLocked(f"another process has just gone on with {self.path}")
+        self._file = _file_of(self._fd)
 
     def _take_up(self) -> str | None:
         """Continue the chain of an existing file; the name of the file a torn tail was moved to."""
@@ -177,6 +186,9 @@ class AuditLog:
         self._seq, self._prev, self._tree = walk.seq, walk.prev, walk.frontier
         self._id_time = _time_of(walk.last_id) + 1
         self._bytes = end
+        self._unsigned = (
+            0 if self._signer is None else walk.seq - (0 if last is None else last.size)
+        )
         self._opened_second = self._first_second(lines)
         if end == len(content):
             return None
@@ -200,17 +212,19 @@ class AuditLog:
             AuditError: it is another one, or the checkpoints are gone.
         """
         signer = self._signer
-        if walk.opened_with_key and walk.past_opening and not self._checkpoints.notes:
+        bare = walk.past_opening and not self._checkpoints.notes
+        if walk.opened_with_key and bare:
             raise AuditError(f"{self.path} was signed, and its checkpoints are gone")
         if signer is None:
             return
-        if walk.frontier is None:
-            raise AuditError(f"{self.path} was not signed from its first file on: begin a new log")
+        if walk.frontier is None or bare:
+            # That it says nothing of a key is no sign that it had none: who edits it leaves it out.
+            raise AuditError(f"{self.path} was not signed from its first line on: begin a new log")
         if walk.key_changes:
             heir = walk.key_changes[-1].body.get("new")
             if heir != str(signer.key):
                 raise AuditError(f"the key of {self.path} was changed: use the new one")
-        elif self._checkpoints.notes:
+        if self._checkpoints.notes:
             from runtime_pack.audit.keys import signed_by
 
             if signed_by(self._checkpoints.notes[-1], [signer.key]) is None:
@@ -245,8 +259,10 @@ class AuditLog:
         where: dict[str, Json] = {"host": os.uname().nodename, "executor": self._writer}
         if self._signer is not None:
             opened["key"] = str(self._signer.key)
-        if torn is not None:
-            moved: dict[str, Json] = {"moved_to": torn}
+        moved: dict[str, Json] = {} if torn is None else {"moved_to": torn}
+        if self._unsigned:
+            moved["unsigned_lines"] = self._unsigned
+        if moved:
             self.append(Event(code=EventCode.LOG003E, subject={}, object=moved))
         self.append(Event(code=EventCode.LOG001O, subject=where, object=opened))
         self.flush()
@@ -273,8 +289,6 @@ class AuditLog:
         if _holds_large((event.subject, event.object, event.decision)):
             event = _in_text(event)
         self.take(event, beside)
-        if event.code is EventCode.RUN002O and self._signer is not None:
-            self._due_line = self._seq
 
     def take(self, event: Event | Entry, beside: Mapping[str, Json] | None = None) -> None:
         """`append` for events that hold no float by their making, as those of `records` do.
@@ -310,6 +324,8 @@ class AuditLog:
         self._buffer.append(line)
         if self._tree is not None:
             self._tree.add(leaf_hash(line))
+            if event.code is EventCode.RUN002O:
+                self._due_line = seq
 
     def _next_id(self) -> str:
         """A version 7 UUID (RFC 9562): later lines have later ids, also when the clock goes back."""
@@ -355,6 +371,7 @@ class AuditLog:
         block = b"\n".join(self._buffer) + b"\n"
         self._buffer.clear()
         try:
+            self._check_place()
             written = os.write(self._fd, block)
         except OSError as error:
             self._failed = True
@@ -364,11 +381,24 @@ class AuditLog:
             raise AuditError("the log was written only in part (is the disk full?)")
         self._written = self._seq
         self._bytes += written
-        if self._seq >= self._due_line or self._second >= self._due_second:
+        # A clock that was set back makes it due as well: it would not be for as long.
+        in_time = self._signed_second <= self._second < self._due_second
+        if self._seq >= self._due_line or not in_time:
             self.checkpoint()
         full = self._second - self._opened_second >= self._segment_seconds
         if full or self._bytes >= self._segment_bytes:
             self._go_on_in_a_new_file()
+
+    def _check_place(self) -> None:
+        """The file that is written stands under the log's name: else its lines are lost.
+
+        Raises:
+            OSError: it was removed, or another one is there.
+        """
+        # A path object costs as much again, before each write.
+        there = os.stat(self._name)  # noqa: PTH116
+        if (there.st_ino, there.st_dev) != self._file:
+            raise OSError(f"{self._name} is another file by now")
 
     def mark(self) -> int:
         """The number of the last line taken, for `flush_to`."""
@@ -410,6 +440,7 @@ class AuditLog:
             return None
         # Not due again while the lines are written that it is about.
         self._due_line = self._due_second = _NEVER
+        self._signed_second = -_NEVER
         self.sync()
         known = self._checkpoints
         note = signer.checkpoint(self._seq, self._tree.root())
@@ -423,7 +454,8 @@ class AuditLog:
             raise AuditError(f"the checkpoint cannot be written: {error}") from error
         self._checkpoints = Checkpoints(notes=(note,), whole_bytes=known.whole_bytes + len(block))
         self._due_line = self._seq + CHECKPOINT_LINES
-        self._due_second = self._time()[0] + CHECKPOINT_SECONDS
+        self._signed_second = self._time()[0]
+        self._due_second = self._signed_second + CHECKPOINT_SECONDS
         return note
 
     @property
@@ -481,7 +513,7 @@ class AuditLog:
                 os.close(new)
             raise AuditError(f"the log cannot go on in a new file: {error}") from error
         os.close(self._fd)
-        self._fd = new
+        self._fd, self._file = new, _file_of(new)
         self.checkpoint()
 
     def _write_continuation(self, file: int, full: str) -> None:
@@ -552,6 +584,12 @@ def _holds_large(value: object) -> bool:
     if isinstance(value, list | tuple):
         return any(_holds_large(item) for item in value)
     return isinstance(value, int) and not -_MOST_EXACT <= value <= _MOST_EXACT
+
+
+def _file_of(handle: int) -> tuple[int, int]:
+    """Which file it is."""
+    found = os.fstat(handle)
+    return found.st_ino, found.st_dev
 
 
 def _in_text(event: Event) -> Event:

@@ -321,7 +321,7 @@ class _Verifier:
         files = (*(path for _, path in older_segments(self._path)), self._path)
         notes = (*self._beside.notes, *self._kept)
         content = read_file(files[0])
-        start = _first_of(content)
+        start, first = _first_of(content), content[: content.find(b"\n")]
         gone = set() if self._stone is None else {Tombstone.parse(self._stone.text).size}
         walk = Walk(
             start,
@@ -335,9 +335,10 @@ class _Verifier:
                 self._fault(f"{file.name} does not say which file it continues", walk.seq + 1)
             self._walk_file(walk, content)
         self._faults = [*walk.faults, *self._faults]
+        self._hold_beginning(first, start)
         self._hold_stone(walk, start)
         self._hold_heads(walk)
-        self._hold_notes(walk)
+        self._hold_notes(walk, start)
         return Verification(
             status=self._status(walk),
             events=walk.seq - start.head.seq,
@@ -386,6 +387,17 @@ class _Verifier:
         elif self._keys and not any(_is_by(note, keys) for _, keys in self._reigns(walk)):
             self._fault(f"{missing}, and the tombstone is by no trusted key")
 
+    def _hold_beginning(self, first: bytes, start: Beginning) -> None:
+        """A first line that continues something says what, and with which tree.
+
+        Without this one could leave out the tree, and no checkpoint would be held against the lines.
+        """
+        record, _ = _read(first)
+        if record is None or record.get("type") != EventType.LOG_CONTINUED:
+            return
+        if start.head.seq == 0 or start.frontier() is None:
+            self._fault("continues no file, or does not hold the tree of it", start.head.seq + 1)
+
     def _hold_heads(self, walk: Walk) -> None:
         for head in self._heads:
             if head.seq > walk.seq:
@@ -395,7 +407,7 @@ class _Verifier:
             elif head.seq in walk.digests and walk.digests[head.seq] != head.sha256:
                 self._fault("is not the line of a saved head", head.seq)
 
-    def _hold_notes(self, walk: Walk) -> None:
+    def _hold_notes(self, walk: Walk, start: Beginning) -> None:
         """Every checkpoint is a root of this log; under keys, by the key that held at its size."""
         reigns = self._reigns(walk)
         last = 0
@@ -405,7 +417,7 @@ class _Verifier:
                 self._fault(f"a checkpoint of {size} lines stands after one of {last}")
             last = max(last, size)
         for note in (*self._beside.notes, *self._kept):
-            self._hold_note(note, walk, reigns)
+            self._hold_note(note, walk, reigns, start)
         if self._keys and self._lacks_checkpoints(walk):
             self._fault("it was signed when it was written, and its checkpoints are gone")
 
@@ -414,7 +426,11 @@ class _Verifier:
         return walk.opened_with_key and walk.past_opening and not self._beside.notes
 
     def _hold_note(
-        self, note: SignedNote, walk: Walk, reigns: Sequence[tuple[int, tuple[VerifyKey, ...]]]
+        self,
+        note: SignedNote,
+        walk: Walk,
+        reigns: Sequence[tuple[int, tuple[VerifyKey, ...]]],
+        start: Beginning,
     ) -> None:
         said = note.checkpoint
         if said.size > walk.seq:
@@ -422,7 +438,9 @@ class _Verifier:
                 f"the log was cut: a checkpoint is over {said.size} lines, the log has {walk.seq}"
             )
             return
-        if said.size in walk.roots and walk.roots[said.size] != said.root:
+        # Lines before the first one that is left are what a tombstone accounts for.
+        known = said.size in walk.roots or said.size >= start.head.seq
+        if known and walk.roots.get(said.size) != said.root:
             self._fault(
                 "is not the line that a checkpoint was made at, or one before was edited", said.size
             )

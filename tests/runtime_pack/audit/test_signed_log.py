@@ -122,7 +122,7 @@ def test_checkpoints_come_by_number_by_time_and_at_the_end_of_a_run(tmp_path: Pa
     clock.at += timedelta(seconds=1)
     log.append(event())
     log.flush()
-    log.append(event(code=EventCode.RUN002O))
+    log.take(event(code=EventCode.RUN002O))
     log.append(event())
     log.flush()
     log.close()
@@ -333,14 +333,144 @@ def test_a_signed_log_is_gone_on_with_by_its_signer_only(tmp_path: Path, origina
     assert LogStatus.SIGNED == verify_log(path, keys=KEYS).status
 
 
-def test_a_log_may_be_signed_from_some_day_on(tmp_path: Path) -> None:
-    """What was there before is under the first checkpoint, too."""
+def test_a_log_with_lines_and_no_checkpoints_is_not_signed(tmp_path: Path) -> None:
+    """Whether it ever had some cannot be seen: who edits it leaves the key out of its first line."""
     with AuditLog(tmp_path / "log") as log:
         log.append(event())
-    written(tmp_path / "log", 1)
+    with pytest.raises(AuditError, match="begin a new log"):
+        AuditLog(tmp_path / "log", signer=SIGNER)
 
-    found = verify_log(tmp_path / "log", keys=KEYS)
-    assert (LogStatus.SIGNED, found.events) == (found.status, found.signed)
+
+@pytest.mark.parametrize("body", [{"former": "log.000001"}, {"frontier": []}, {}])
+def test_a_first_line_that_continues_nothing_is_a_fault(
+    tmp_path: Path, originals: Path, body: dict[str, Json]
+) -> None:
+    """Else no tree would be made, and no checkpoint be held against lines that were chained anew."""
+    path = copied(originals, tmp_path / "copy") / "log"
+    chained(path, [{"type": "log:continued", "object": body}])
+    last = read_checkpoints(path).notes[-1]
+    for found in (
+        verify_log(path),
+        verify_log(path, keys=KEYS),
+        verify_log(path, keys=KEYS, kept=[last]),
+    ):
+        assert LogStatus.TAMPERED == found.status
+        assert any("continues no file" in fault.problem for fault in found.faults)
+    checkpoints_path(path).unlink()
+    assert LogStatus.TAMPERED == verify_log(path).status
+
+
+def chained(path: Path, changes: list[dict[str, Json]]) -> None:
+    """Change the first lines of a log and chain all of them anew, in one file."""
+    records = [orjson.loads(line) for line in lines_of(path)]
+    for record, change in zip(records, changes, strict=False):
+        record.update(change)
+    prev, lines = "0" * 64, []
+    for number, record in enumerate(records, 1):
+        record.update({"seq": number, "prev": prev})
+        lines.append(orjson.dumps(record, option=orjson.OPT_SORT_KEYS))
+        prev = hashlib.sha256(lines[-1]).hexdigest()
+    for _, older in older_segments(path):
+        older.unlink()
+    path.write_bytes(b"\n".join(lines) + b"\n")
+
+
+def test_unsigned_lines_are_told_before_they_are_signed(tmp_path: Path) -> None:
+    """The next writer cannot know whether a crash left them or somebody added them."""
+    path = tmp_path / "log"
+    head = written(path, 2)
+    lines, prev = [], head.sha256
+    for number in (1, 2, 3):
+        record = orjson.loads(lines_of(path)[-1])
+        record.update({"seq": head.seq + number, "prev": prev})
+        lines.append(orjson.dumps(record, option=orjson.OPT_SORT_KEYS))
+        prev = hashlib.sha256(lines[-1]).hexdigest()
+    with path.open("ab") as file:
+        file.write(b"\n".join(lines) + b"\n")
+    AuditLog(path, signer=SIGNER).close()
+
+    told = [orjson.loads(line) for line in lines_of(path)[head.seq + 3 :]]
+    assert ("log:recovered", {"unsigned_lines": 3}) == (told[0]["type"], told[0]["object"])
+    AuditLog(path, signer=SIGNER).close()
+    assert "log:opened" == orjson.loads(lines_of(path)[-2])["type"]
+
+
+def test_a_change_of_keys_that_is_made_up_opens_no_log(tmp_path: Path, originals: Path) -> None:
+    """It names the signer as the heir: the checkpoints have to be by him all the same."""
+    path = copied(originals, tmp_path / "copy") / "log"
+    with pytest.raises(AuditError):
+        AuditLog(path, signer=THIEF)
+    body: Json = {"old": str(THIEF.key), "new": str(SIGNER.key), "signature": ""}
+    chained(path, [{}, {"type": "log:key_changed", "object": body}])
+    count, root = len(lines_of(path)), root_of([leaf_hash(line) for line in lines_of(path)])
+    checkpoints_path(path).write_text(f"{THIEF.checkpoint(count, root)}\n", "utf-8")
+    with pytest.raises(AuditError, match="by another key"):
+        AuditLog(path, signer=SIGNER)
+
+
+@pytest.mark.parametrize(
+    ("signer", "how"),
+    [
+        (None, "folder"),
+        (None, "file"),
+        (None, "another"),
+        (SIGNER, "folder"),
+        (SIGNER, "another"),
+        (SIGNER, "checkpoints"),
+    ],
+)
+def test_a_log_that_was_removed_takes_nothing_more(
+    tmp_path: Path, signer: LogSigner | None, how: str
+) -> None:
+    """The write fails, and so do all later ones: what is not recorded does not happen."""
+    path = tmp_path / "logs" / "log"
+    path.parent.mkdir()
+    log = AuditLog(path, signer=signer)
+    log.append(event())
+    log.flush()
+    if how == "folder":
+        shutil.rmtree(path.parent)
+    elif how == "checkpoints":
+        checkpoints_path(path).unlink()
+    else:
+        path.rename(path.with_name("elsewhere"))
+        if how == "another":
+            shutil.copy(path.with_name("elsewhere"), path)
+    log.append(event(code=EventCode.RUN002O))
+    for _ in range(2):
+        with pytest.raises(AuditError):
+            log.flush()
+
+
+def test_a_log_is_written_from_another_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that was given from where the process stood means the same file later."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    log = AuditLog("log", signer=SIGNER, segment_bytes=1500)
+    monkeypatch.chdir(tmp_path / "other")
+    for number in range(8):
+        log.append(event(number))
+        log.flush()
+    log.close()
+
+    assert LogStatus.SIGNED == verify_log(tmp_path / "log", keys=KEYS).status
+    assert not list((tmp_path / "other").iterdir())
+
+
+def test_a_clock_that_was_set_back_puts_off_no_checkpoint(tmp_path: Path) -> None:
+    """The time to the next one counts from the time that it is now."""
+    clock = Clock()
+    log = AuditLog(tmp_path / "log", now=clock, signer=SIGNER)
+    clock.at -= timedelta(days=1)
+    for _ in range(3):
+        clock.at += timedelta(seconds=CHECKPOINT_SECONDS)
+        log.append(event())
+        log.flush()
+
+    assert [1, 2, 3, 4] == checkpoints(tmp_path / "log")
+    log.close()
 
 
 def test_a_log_whose_tree_is_not_known_cannot_be_signed_from_now_on(tmp_path: Path) -> None:
