@@ -336,8 +336,14 @@ def _requests(shown: RunDetails, wanted: Sequence[str], *, every: bool) -> list[
     if every and waiting:
         return waiting
     run_id = shown.summary.run_id
-    if not waiting:
+    if not known:
         raise click.UsageError(f"nothing of run {run_id} waits for a person")
+    if not waiting:
+        # Decided, and not carried out yet: the reply says what stands.
+        if len(known) == 1:
+            return known
+        names = ", ".join(known)
+        raise click.UsageError(f"all {len(known)} calls are decided already; name one: {names}")
     if len(waiting) > 1:
         names = ", ".join(waiting)
         raise click.UsageError(f"{len(waiting)} calls wait; name one, or give --all: {names}")

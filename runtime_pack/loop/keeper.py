@@ -12,7 +12,7 @@ import orjson
 
 from runtime_pack.approvals import Resolution, parse_resolution
 from runtime_pack.compaction import Compaction, shown
-from runtime_pack.errors import StateRefused, StoreError
+from runtime_pack.errors import ContractError, StateRefused, StoreError
 from runtime_pack.fault_log import log_fault
 from runtime_pack.flow import texts_of
 from runtime_pack.grants import Grant, parse_grant, totals, without_grants
@@ -237,8 +237,10 @@ class Keeper:
 
         Raises:
             AttributeError, KeyError, TypeError, ValueError: a part of the head is not of its form.
+            ContractError: answers of the saved run are checked, and here is no check.
         """
         run = self.run
+        _hold_to_check(run.output_check, head)
         run.id = saved.run_id
         run.task, run.turn = str(head["task"]), max(run.turn, int(head["turn"]))
         run.label = join(run.label, parse_label(head["label"]))
@@ -482,6 +484,8 @@ class Keeper:
             more["asked_under"] = run.asked_under.to_json()
         if run.flow:
             more["flow"] = run.flow.to_json()
+        if run.output_check is not None:
+            more["output_check"] = run.contract.output_check
         if self.parent is not None:
             more["parent"] = self.parent
         if self._granted:
@@ -515,6 +519,13 @@ class Keeper:
             "rows": self._row_count,
             "rows_sha256": self._chain,
         }
+
+
+def _hold_to_check(check: object, head: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run whose answers are checked, where nobody checks them."""
+    if head.get("output_check") and check is None:
+        text = "answers of the saved run are checked: give the contract's word and the check"
+        raise ContractError("output_check", text)
 
 
 def restored_state(

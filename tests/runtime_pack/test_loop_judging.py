@@ -33,6 +33,7 @@ from runtime_pack import (
     create_agent_runtime,
     stream_governed_agent_loop,
 )
+from runtime_pack.errors import ContractError
 from runtime_pack.events import Event
 from runtime_pack.labels import UNLABELLED
 from runtime_pack.loop import LoopResult
@@ -353,6 +354,24 @@ def checked(gate: Gate, *faults: str | None) -> Rehearsal:
     return Rehearsal(
         shelf=shelf(), store=MemoryRunStore(Seal(KEY)), contract=contract, output_check=check
     )
+
+
+def test_a_run_whose_answers_are_checked_is_not_taken_up_without_the_check() -> None:
+    """Whoever goes on with it would count what nobody has looked at."""
+
+    async def scenario() -> None:
+        gate = Gate()
+        stage = checked(gate, None)
+        stage.prepare([reply("first")])
+        run_id = stage.run.id
+        await dies(stage, gate)
+
+        unchecked = Rehearsal(shelf=shelf(), store=stage.store)
+        unchecked.prepare([])
+        with pytest.raises(ContractError, match="output_check"):
+            await unchecked.resume(run_id)
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("torn", [True, False], ids=["torn", "paused"])

@@ -193,6 +193,8 @@ def test_all_that_are_decided_already_are_no_fault(tmp_path: Path) -> None:
     assert again.code == 0
     assert f"all 3 are decided already; take it up: runtime-pack runs resume {run}" in again.out
     assert (0, []) == (as_json.code, as_json.json["replies"])
+    unnamed = cli(state, "runs", "deny", run)
+    assert (2, True) == (unnamed.code, "all 3 calls are decided already" in unnamed.err)
 
 
 def test_a_run_of_a_program_is_decided_here_and_taken_up_there(tmp_path: Path) -> None:
@@ -222,7 +224,10 @@ def test_a_run_of_a_program_is_decided_here_and_taken_up_there(tmp_path: Path) -
     shown = cli(state, "runs", "show", run)
     approved = cli(state, "runs", "approve", run)
     decided = cli(state, "runs", "show", run, "--json").json["requests"]
+    other = cli(state, "runs", "deny", run, "--by", "bob")
 
+    # Of the only one it is told what stands, named or not.
+    assert (1, True) == (other.code, "APPROVAL_CONFLICT" in other.err)
     for done in (shown, approved):
         assert done.code == 0
         assert "the program that started it takes it up" in done.out
