@@ -103,7 +103,7 @@ class HostileModel(RuleBasedStateMachine):
 
     @initialize(
         preset=st.sampled_from(LabelPreset),
-        private=st.sampled_from([Confidentiality.WORKSPACE, Confidentiality.SECRET]),
+        private=st.sampled_from(Confidentiality),
     )
     def begin(self, preset: LabelPreset, private: Confidentiality) -> None:
         """A world, and a run that knows what is private."""
@@ -170,6 +170,8 @@ class HostileModel(RuleBasedStateMachine):
         before = len(self.world.fetched)
         self.call("web:read", {"url": url})
         for fetched in self.world.fetched[before:]:
+            if SECRET in self.read and ATTACKER in fetched:
+                raise AssertionError(f"a choice of the model told {ATTACKER} something: {fetched}")
             if fetched not in (START, f"https://{ATTACKER}/t/k"):
                 self._composed(url, fetched)
 
@@ -263,6 +265,13 @@ class HostileModel(RuleBasedStateMachine):
         """Nobody changes the rules."""
         if hasattr(self, "world") and self.world.policies and self.read:
             raise AssertionError("the policy was changed")
+
+    @invariant()
+    def what_was_declared_is_secret(self) -> None:
+        """Once it was read, whatever the notes that hold it are labelled."""
+        known = hasattr(self, "run") and not self.mute and SECRET in self.read
+        if known and self.run.label.confidentiality is not Confidentiality.SECRET:
+            raise AssertionError("a declared string was read, and the context is not secret")
 
     @invariant()
     def the_label_never_falls(self) -> None:
