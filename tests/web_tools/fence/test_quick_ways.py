@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from web_tools import _fence_tags, _visible_quick, _visible_tables
 from web_tools._fence_decode import readings
 from web_tools._visible_edits import rewrite
+from web_tools.fence import neutralise
 from web_tools.testing import hostile_texts
 from web_tools.visible import make_visible, remove_invisibles, replace_surrogates
 
@@ -149,3 +150,9 @@ def test_a_name_that_the_end_cuts_off_is_no_tag(shown: str) -> None:
 
     assert not _fence_tags._may_have_tag(before + shown)
     assert _fence_tags._may_have_tag(before + "\uff1cuntrusted-web-content")
+
+
+@pytest.mark.parametrize("token", ["]~b]", "]~!b]", "\u05d0 ]\u200e~b]"])
+def test_a_closing_bracket_before_a_tilde_is_looked_at(token: str) -> None:
+    """The one token without an opening bracket is broken, a mark of direction inside it or none."""
+    assert neutralise(token).report.counts == {"tokens": 1}

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from web_tools import _visible_classes, _visible_contexts, _visible_tables
+from web_tools import _visible_classes, _visible_contexts, _visible_quick, _visible_tables
 from web_tools._visible_edits import rewrite
 from web_tools.visible import remove_invisibles
 
@@ -77,3 +77,13 @@ def test_no_code_point_has_two_classes() -> None:
     ranges = sorted(r for _, row, _ in rows for r in _visible_tables.code_points(row))
 
     assert all(before[1] < after[0] for before, after in itertools.pairwise(ranges))
+
+
+def test_whatever_is_no_matter_of_neighbours_is_seen() -> None:
+    """Each direction control and the end of a flag send a text to the rules on lines."""
+    names = LINEWISE.replace("X", "")  # an override is never kept, whoever judges
+    numbers = [n for ranges in code_points(names) for a, b in ranges for n in range(a, b + 1)]
+
+    assert len(numbers) > len(names)
+    assert not any(_visible_quick.are_neighbours_enough(f"x{chr(number)}") for number in numbers)
+    assert _visible_quick.are_neighbours_enough("x\u200d\ufe0f")
