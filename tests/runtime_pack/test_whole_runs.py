@@ -246,7 +246,7 @@ class WholeRuns(RuleBasedStateMachine):
 
     def go(self, **more: Any) -> LoopResult | None:
         """One process to its end, or to its death; it never hangs."""
-        waiting = isinstance(self.result, ApprovalRequired) and not more
+        waiting = () if more or self.result is None else self.result.requests
         before = self.asked
         try:
             result = asyncio.run(asyncio.wait_for(self.drive(**more), timeout=20))
@@ -258,10 +258,13 @@ class WholeRuns(RuleBasedStateMachine):
             result = None
         self.store.crash_in(10**9)
         self.planned = None
-        self.note(result, waiting=waiting and before != self.asked)
+        # What nobody answered in time is answered with that, and the model goes on.
+        if before != self.asked and not all(r.expired(self.clock.now()) for r in waiting):
+            self.faults.append("the model was asked while a person was")
+        self.note(result)
         return result
 
-    def note(self, result: LoopResult | None, *, waiting: bool) -> None:
+    def note(self, result: LoopResult | None) -> None:
         self.begun = self.begun or (self.store.commits > 0 and self.is_stored())
         if result is None:
             self.result = None
@@ -271,8 +274,6 @@ class WholeRuns(RuleBasedStateMachine):
             if join(self.label, self.run.label) != self.run.label:
                 self.faults.append("the label went down")
             self.label = self.run.label
-        if waiting and isinstance(result, ApprovalRequired):
-            self.faults.append("the model was asked while a person was")
         for request in result.requests:
             self.requests.setdefault((request.run, request.step), []).append(request.request_id)
         self.result = result
@@ -392,3 +393,14 @@ WholeRuns.TestCase.settings = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestWholeRuns = WholeRuns.TestCase
+
+
+def test_a_model_that_is_answered_for_a_late_person_may_ask_for_another() -> None:
+    """The first request is expired when the model is asked, and the second is a new one."""
+    world = WholeRuns()
+    for _ in range(2):
+        world.model_asks(script=[([("t:gate", "2")], (20, 5))])
+        world.time_passes(seconds=80 * 3600)
+
+    assert isinstance(world.result, ApprovalRequired)
+    assert (2, []) == (len(world.requests), world.faults)
