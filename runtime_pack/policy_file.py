@@ -8,6 +8,7 @@ how it is laid out; it enters the events and the saved state of every run under 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 import os
@@ -24,6 +25,7 @@ import orjson
 
 from egress import AddressPolicy, AllowlistError, EgressPolicy, layered_policy, parse_allowlist
 from runtime_pack.errors import ContractError
+from runtime_pack.given_files import opened, read_bounded
 from runtime_pack.inner import frozen
 from runtime_pack.label_table import LabelPreset
 from runtime_pack.labels import Confidentiality, Integrity
@@ -45,6 +47,7 @@ __all__ = (
     "PolicyFault",
     "PolicyFile",
     "PolicyFileRefused",
+    "PolicyFileUnreadable",
     "parse_policy",
     "read_policy",
 )
@@ -101,6 +104,10 @@ class PolicyFileRefused(ContractError):
         self.faults = faults
 
 
+class PolicyFileUnreadable(PolicyFileRefused):
+    """There is no file that can be read: nothing is known of what it says."""
+
+
 @frozen(kw_only=True)
 class CredentialSource:
     """Where a credential is: a variable of the environment, or a file whose first line it is."""
@@ -124,8 +131,9 @@ class CredentialSource:
 
     def _first_line(self) -> str:
         try:
-            with Path(self.file or "").open("rb") as file:
-                return file.read(_MAX_CREDENTIAL_BYTES).decode().partition("\n")[0].rstrip("\r")
+            with opened(Path(self.file or "")) as handle:
+                body = os.pread(handle, _MAX_CREDENTIAL_BYTES, 0)
+            return body.decode().partition("\n")[0].rstrip("\r")
         except (OSError, UnicodeDecodeError):
             return ""
 
@@ -197,19 +205,21 @@ def read_policy(path: Path | str) -> PolicyFile:
         PolicyFileRefused: it cannot be read, is no TOML, or something in it cannot be enforced.
     """
     try:
-        with Path(path).open("rb") as file:
-            body = file.read(_MAX_FILE_BYTES + 1)
-        if len(body) > _MAX_FILE_BYTES:
-            raise _refused(str(path), f"is larger than {_MAX_FILE_BYTES} bytes")
+        body = read_bounded(Path(path), _MAX_FILE_BYTES)
         return parse_policy(body.decode("utf-8"), name=str(path))
-    except FileNotFoundError as error:
-        raise _refused(str(path), "does not exist") from error
-    except IsADirectoryError as error:
-        raise _refused(str(path), "is a folder, not a file") from error
     except UnicodeDecodeError as error:
         raise _refused(str(path), "is not a text in UTF-8") from error
     except OSError as error:
-        raise _refused(str(path), f"cannot be read ({error.strerror})") from error
+        raise PolicyFileUnreadable((PolicyFault(path=str(path), problem=_why(error)),)) from error
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "does not exist"
+    # These are told in words of ours; a folder can be told by the system as well.
+    if error.errno in {errno.EINVAL, errno.EFBIG, errno.EISDIR}:
+        return str(error.strerror)
+    return f"cannot be read ({error.strerror})"
 
 
 def parse_policy(text: str, *, name: str = "/") -> PolicyFile:

@@ -10,6 +10,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
+from runtime_pack.given_files import read_bounded
 from runtime_pack.seal import Seal
 from runtime_pack.stores import DirectoryRunStore
 
@@ -17,6 +18,7 @@ __all__ = ("default_folder", "holds_runs", "open_store")
 
 _VARIABLE: Final = "RUNTIME_PACK_STATE"
 _KEY_BYTES: Final = 32
+_MAX_KEY_BYTES: Final = 1 << 16
 
 
 def default_folder() -> Path:
@@ -81,7 +83,7 @@ def _key(path: Path, *, create: bool) -> bytes:
             pass
         finally:
             draft.unlink()
-    return path.read_bytes()
+    return read_bounded(path, _MAX_KEY_BYTES)
 
 
 def _write_private(path: Path, body: bytes) -> None:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from runtime_pack import given_files
 from runtime_pack.audit.note import SignedNote, read_notes
 from runtime_pack.errors import AuditError
 from runtime_pack.inner import frozen
@@ -26,12 +28,14 @@ __all__ = (
     "older_segments",
     "read_checkpoints",
     "read_file",
+    "read_lines",
     "sync_folder",
     "tombstone_path",
 )
 
 _NUMBER: Final = re.compile(r"[0-9]{6}\Z")
 _MAX_NUMBER: Final = 999_999
+_MAX_FILE_BYTES: Final = 1 << 30
 
 
 @frozen(kw_only=True)
@@ -95,10 +99,22 @@ def read_file(path: Path) -> bytes:
     """The bytes of one file.
 
     Raises:
-        AuditError: it cannot be read.
+        AuditError: it cannot be read, is no file, or is larger than any of ours.
     """
     try:
-        return path.read_bytes()
+        return given_files.read_bounded(path, _MAX_FILE_BYTES)
+    except OSError as error:
+        raise AuditError(f"the log cannot be read: {error}") from error
+
+
+def read_lines(path: Path) -> Iterator[tuple[bytes, bool]]:
+    """The lines of one file as it was when it was opened; of each, whether it had its line feed.
+
+    Raises:
+        AuditError: it cannot be read, is no file, or has a line that no log has.
+    """
+    try:
+        yield from given_files.lines(path)
     except OSError as error:
         raise AuditError(f"the log cannot be read: {error}") from error
 

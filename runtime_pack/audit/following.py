@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -13,6 +13,7 @@ from runtime_pack.audit.facts import EventFacts, facts_of, read_record
 from runtime_pack.audit.files import older_segments
 from runtime_pack.audit.index import logs_in
 from runtime_pack.errors import AuditError
+from runtime_pack.given_files import MAX_LINE_BYTES, chunks, open_file, opened
 
 __all__ = ("Follower",)
 
@@ -25,15 +26,20 @@ class _Open:
 
     def __init__(self, log: Path, *, at_end: bool) -> None:
         self.log = log
-        self._handle = os.open(log, os.O_RDONLY | os.O_CLOEXEC)
-        self._at = self._end_of_lines() if at_end else 0
+        self._handle = open_file(log)
+        try:
+            self._at = self._end_of_lines() if at_end else 0
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         os.close(self._handle)
 
     def _end_of_lines(self) -> int:
-        end = os.fstat(self._handle).st_size
+        end = size = os.fstat(self._handle).st_size
         while end:
+            _check_length(size - end)
             start = max(0, end - _CHUNK)
             found = os.pread(self._handle, end - start, start).rfind(b"\n")
             if found >= 0:
@@ -45,7 +51,7 @@ class _Open:
         """The whole lines before where reading began, the last one first, older files included."""
         yield from _backwards(self._handle, self._at)
         for _, path in reversed(older_segments(self.log)):
-            with _opened(path) as handle:
+            with opened(path) as handle:
                 yield from _backwards(handle, os.fstat(handle).st_size)
 
     def new_lines(self) -> Iterator[bytes]:
@@ -56,7 +62,7 @@ class _Open:
         # The writer has gone on, perhaps more than once, since the file was opened.
         yield from self._drain()
         for path in self._later_files():
-            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            handle = open_file(path)
             os.close(self._handle)
             self._handle, self._at = handle, 0
             yield from self._drain()
@@ -76,20 +82,12 @@ class _Open:
 
     def _drain(self) -> Iterator[bytes]:
         rest = b""
-        while chunk := os.pread(self._handle, _CHUNK, self._at + len(rest)):
+        for chunk in chunks(self._handle, self._at, os.fstat(self._handle).st_size):
             *lines, rest = (rest + chunk).split(b"\n")
+            _check_length(len(rest))
             for line in lines:
                 self._at += len(line) + 1
                 yield line
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
 
 
 def _backwards(handle: int, end: int, chunk: int = _CHUNK) -> Iterator[bytes]:
@@ -101,8 +99,14 @@ def _backwards(handle: int, end: int, chunk: int = _CHUNK) -> Iterator[bytes]:
         first, *lines = (os.pread(handle, at - start, start) + rest).split(b"\n")
         yield from reversed(lines)
         at, rest = start, first
+        _check_length(len(rest))
     if end:
         yield rest
+
+
+def _check_length(size: int) -> None:
+    if size > MAX_LINE_BYTES:
+        raise OSError(errno.EFBIG, f"it has a line of more than {MAX_LINE_BYTES} bytes")
 
 
 class Follower:

@@ -21,12 +21,13 @@ import attrs
 from runtime_pack.audit.facts import COLUMNS, EventFacts, Wanted, facts_of, read_record
 from runtime_pack.audit.files import older_segments
 from runtime_pack.errors import AuditError
+from runtime_pack.given_files import MAX_LINE_BYTES, chunks, opened
 
-__all__ = ("GROUPS", "EventIndex", "Place", "default_index", "logs_in")
+__all__ = ("GROUPS", "EventIndex", "Place", "check_index", "default_index", "logs_in")
 
 _SCHEMA: Final = 1
+_SQLITE: Final = b"SQLite format 3\0"
 _BATCH: Final = 20_000
-_CHUNK: Final = 1 << 22
 GROUPS: Final = ("host", "rule", "code", "run", "agent", "tool", "reason", "type", "log")
 """What events can be counted by."""
 
@@ -71,9 +72,8 @@ class Place:
             AuditError: the file is gone or shorter by now.
         """
         try:
-            with self.path.open("rb") as file:
-                file.seek(self.start)
-                line = file.read(self.length)
+            with opened(self.path) as handle:
+                line = os.pread(handle, min(self.length, MAX_LINE_BYTES), self.start)
         except OSError as error:
             raise AuditError(f"the log cannot be read: {error}") from error
         if len(line) != self.length:
@@ -103,6 +103,23 @@ def default_index(target: Path) -> Path:
     return target.with_name(f"{target.name}.index.sqlite3")
 
 
+def check_index(path: Path) -> None:
+    """Refuse what stands where an index is to be kept, and is none: it is not ours to write or delete.
+
+    Raises:
+        AuditError: it is there, and no SQLite database.
+    """
+    try:
+        with opened(path) as handle:
+            first = os.pread(handle, len(_SQLITE), 0)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise AuditError(f"the index {path} cannot be used: {error}") from error
+    if first and first != _SQLITE:
+        raise AuditError(f"{path} is no index: it is left alone")
+
+
 class EventIndex:
     """An open index.
 
@@ -111,6 +128,8 @@ class EventIndex:
     """
 
     def __init__(self, path: Path | None) -> None:
+        if path is not None:
+            check_index(path)
         try:
             self._db = sqlite3.connect(
                 ":memory:" if path is None else path, timeout=30, isolation_level=None
@@ -212,8 +231,8 @@ class EventIndex:
 
     def _take_up(self, log: Path, path: Path) -> int:
         """The lines of one file that are new."""
-        with path.open("rb") as file:
-            now = os.fstat(file.fileno())
+        with opened(path) as handle:
+            now = os.fstat(handle)
             row = self._db.execute(
                 "SELECT number, bytes, changed, last_start, last_sha256 FROM files WHERE path = ?",
                 (str(path),),
@@ -226,7 +245,7 @@ class EventIndex:
             else:
                 self._forget(str(path))
                 number, at = self._begin(log, path), 0
-            return self._read(file.fileno(), number, str(log), at, now.st_mtime_ns)
+            return self._read(handle, number, log, at, now)
 
     def _begin(self, log: Path, path: Path) -> int:
         cursor = self._db.execute(
@@ -236,19 +255,24 @@ class EventIndex:
         )
         return int(cursor.fetchone()[0])
 
-    def _read(self, handle: int, number: int, log: str, at: int, changed: int) -> int:
-        """Whole lines from *at* on; a last one without line feed is left for later."""
+    def _read(self, handle: int, number: int, log: Path, at: int, now: os.stat_result) -> int:
+        """Whole lines from *at* on; a last one without line feed is left for later.
+
+        What is written meanwhile is left, too: a log may grow as fast as it is read.
+        """
         marks = ", ".join("?" * (4 + len(COLUMNS)))
         insert = (
             f"INSERT INTO events (file, log, start, length, {', '.join(COLUMNS)}) VALUES ({marks})"
         )
         rows: list[tuple[object, ...]] = []
         taken, last, rest = 0, (0, b""), b""
-        while chunk := os.pread(handle, _CHUNK, at + len(rest)):
+        for chunk in chunks(handle, at, now.st_size):
             *lines, rest = (rest + chunk).split(b"\n")
+            if max(map(len, (*lines, rest))) > MAX_LINE_BYTES:
+                raise AuditError(f"{log} has a line of more than {MAX_LINE_BYTES} bytes")
             for line in lines:
                 row = facts_of(read_record(line))
-                rows.append((number, log, at, len(line), *attrs.astuple(row)))
+                rows.append((number, str(log), at, len(line), *attrs.astuple(row)))
                 last, at = (at, line), at + len(line) + 1
             if len(rows) >= _BATCH:
                 taken += self._insert(insert, rows)
@@ -259,7 +283,7 @@ class EventIndex:
                 " WHERE number = ?",
                 (
                     at,
-                    changed if not rest else 0,
+                    now.st_mtime_ns if not rest else 0,
                     last[0],
                     hashlib.sha256(last[1]).hexdigest(),
                     number,
@@ -329,9 +353,8 @@ def _place(row: Sequence[Any]) -> Place:
 def _digest_at(path: Path, start: int, end: int) -> str | None:
     """The digest of the line from *start* to the line feed before *end*; None if there is none."""
     try:
-        with path.open("rb") as file:
-            file.seek(start)
-            line = file.read(end - start)
+        with opened(path) as handle:
+            line = os.pread(handle, min(max(0, end - start), MAX_LINE_BYTES + 1), start)
     except OSError:
         return None
     if len(line) != end - start or not line.endswith(b"\n"):

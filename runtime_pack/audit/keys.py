@@ -13,10 +13,12 @@ from typing import Final, Self
 
 from runtime_pack.audit.note import Checkpoint, Signature, SignedNote, VerifyKey, checked_name
 from runtime_pack.errors import AuditError
+from runtime_pack.given_files import opened
 
 __all__ = ("LogSigner", "is_signed", "signed_by")
 
 _SEED_BYTES: Final = 32
+_MAX_PEM_BYTES: Final = 1 << 16
 
 
 class LogSigner:
@@ -53,9 +55,9 @@ class LogSigner:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
         try:
-            with path.open("rb") as file:
-                mode = os.fstat(file.fileno()).st_mode
-                private = load_pem_private_key(file.read(), None)
+            with opened(path) as handle:
+                mode = os.fstat(handle).st_mode
+                private = load_pem_private_key(os.pread(handle, _MAX_PEM_BYTES, 0), None)
         except (OSError, ValueError, TypeError) as error:
             raise AuditError(f"the signing key {path} cannot be read: {error}") from error
         if mode & 0o077:

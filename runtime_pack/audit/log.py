@@ -44,6 +44,7 @@ from runtime_pack.audit.tree import leaf_hash
 from runtime_pack.audit.verify import LogHead, Walk, beginning_of
 from runtime_pack.errors import AuditError, LogLocked
 from runtime_pack.events import EVENT_ROWS, Entry, Event, EventCode
+from runtime_pack.given_files import MAX_LINE_BYTES
 from runtime_pack.messages import Json
 
 if TYPE_CHECKING:
@@ -280,8 +281,8 @@ class AuditLog:
         *beside* are fields of the line that stand beside the event's own, the same for all of a run.
 
         Raises:
-            AuditError: the log is closed or has failed, or the event cannot be encoded, or holds a
-                float: its digits would differ between languages, and so the bytes that are hashed.
+            AuditError: the log is closed or has failed, or the event cannot be encoded, is longer than
+                a line may be that is read again, or holds a float: its digits would differ between languages, and so the bytes that are hashed.
         """
         for part in (event.subject, event.object, event.decision):
             if _holds_float(part):
@@ -320,6 +321,8 @@ class AuditLog:
         if beside is not None:
             record = {**beside, **record}
         line = _encode(record)
+        if len(line) > MAX_LINE_BYTES:
+            raise AuditError(f"an event takes more than {MAX_LINE_BYTES} bytes: none may")
         self._seq, self._prev = seq, hashlib.sha256(line).hexdigest()
         self._buffer.append(line)
         if self._tree is not None:

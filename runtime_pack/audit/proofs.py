@@ -15,7 +15,7 @@ from typing import Final
 
 import attrs
 
-from runtime_pack.audit.files import older_segments, read_checkpoints, read_file
+from runtime_pack.audit.files import older_segments, read_checkpoints
 from runtime_pack.audit.note import SignedNote, VerifyKey
 from runtime_pack.audit.tree import (
     Frontier,
@@ -25,7 +25,7 @@ from runtime_pack.audit.tree import (
     is_included,
     leaf_hash,
 )
-from runtime_pack.audit.verify import beginning_of
+from runtime_pack.audit.verify import begun
 from runtime_pack.errors import AuditError
 
 __all__ = ("Leaves", "check_proof", "prove", "read_leaves", "watch")
@@ -62,12 +62,12 @@ def read_leaves(log: Path) -> Leaves:
     hashes: list[bytes] = []
     frontier: Frontier | None = None
     for path in (*(older for _, older in older_segments(log)), log):
-        content = read_file(path)
+        start, rows = begun(path)
         if frontier is None:
-            frontier = beginning_of(content[: content.find(b"\n")]).frontier()
+            frontier = start.frontier()
         if frontier is None:
             raise AuditError(f"{path} does not hold the tree of what is before it")
-        hashes += map(leaf_hash, content.split(b"\n")[:-1])
+        hashes += (leaf_hash(line) for line, is_whole in rows if is_whole)
     return Leaves(before=frontier or Frontier(), hashes=tuple(hashes))
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import orjson
 
-from runtime_pack.audit.files import older_segments, read_file, sync_folder, tombstone_path
+from runtime_pack.audit.files import older_segments, read_lines, sync_folder, tombstone_path
 from runtime_pack.audit.note import Tombstone
-from runtime_pack.audit.verify import LogStatus, beginning_of, verify_log
+from runtime_pack.audit.verify import LogStatus, begun, verify_log
 from runtime_pack.errors import AuditError
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ def delete_older(
     if not old:
         return ()
     left = (*older[len(old) :], log)[0]
-    content = read_file(left)
-    start = beginning_of(content[: content.find(b"\n")])
+    start, _ = begun(left)
     frontier = start.frontier()
     if frontier is None:
         raise AuditError(f"{left} does not hold the tree of what is before it: nothing is deleted")
@@ -73,10 +73,10 @@ def _last_time(path: Path) -> datetime:
     Raises:
         AuditError: it does not say so.
     """
-    line = read_file(path).splitlines()[-1]
+    ((last, _),) = deque(read_lines(path), maxlen=1) or ((b"", False),)
     try:
-        return datetime.fromisoformat(str(orjson.loads(line)["ts"]))
-    except (ValueError, KeyError) as error:
+        return datetime.fromisoformat(str(orjson.loads(last)["ts"]))
+    except (ValueError, KeyError, TypeError) as error:
         raise AuditError(f"{path} does not say when it ends") from error
 
 

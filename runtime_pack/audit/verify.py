@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final, Self
 
@@ -21,13 +22,14 @@ from runtime_pack.audit.files import (
     Checkpoints,
     older_segments,
     read_checkpoints,
-    read_file,
+    read_lines,
     tombstone_path,
 )
 from runtime_pack.audit.note import SignedNote, Tombstone, VerifyKey, key_change_text
 from runtime_pack.audit.tree import Frontier, leaf_hash
 from runtime_pack.errors import AuditError
 from runtime_pack.events import EventType
+from runtime_pack.given_files import read_bounded
 from runtime_pack.inner import frozen, inner
 from runtime_pack.messages import Json
 
@@ -40,6 +42,7 @@ __all__ = (
     "Verification",
     "Walk",
     "beginning_of",
+    "begun",
     "verify_lines",
     "verify_log",
 )
@@ -48,6 +51,8 @@ GENESIS: Final = "0" * 64
 """`prev` of the first line."""
 
 _MAX_FAULTS: Final = 1000
+_MAX_KEY_CHANGES: Final = 1000
+_MAX_STONE_BYTES: Final = 1 << 16
 _TRIES: Final = 5
 _SAYS_KEY: Final = (EventType.LOG_OPENED, EventType.LOG_CONTINUED)
 _IN_OPENING: Final = (EventType.LOG_OPENED, EventType.LOG_RECOVERED)
@@ -244,7 +249,13 @@ class Walk:
         if kind not in _IN_OPENING:
             self.past_opening = True
         if kind == EventType.LOG_KEY_CHANGED and isinstance(body, Mapping):
-            self.key_changes.append(_KeyChange(number, self.prev, body))
+            self._note_key(_KeyChange(number, self.prev, body))
+
+    def _note_key(self, change: _KeyChange) -> None:
+        if len(self.key_changes) < _MAX_KEY_CHANGES:
+            self.key_changes.append(change)
+        elif len(self.faults) < _MAX_FAULTS:
+            self.faults.append(Fault(line=change.seq, problem="is one change of keys too many"))
 
     def _keep(self) -> None:
         if self.seq in self._heads:
@@ -320,22 +331,23 @@ class _Verifier:
         """Go through all files, then hold what was kept against them."""
         files = (*(path for _, path in older_segments(self._path)), self._path)
         notes = (*self._beside.notes, *self._kept)
-        content = read_file(files[0])
-        start, first = _first_of(content), content[: content.find(b"\n")]
+        start, rows = begun(files[0])
+        opening = tuple(islice(rows, 1))
+        rows = chain(opening, rows)
         gone = set() if self._stone is None else {Tombstone.parse(self._stone.text).size}
         walk = Walk(
             start,
             heads=gone | {head.seq for head in self._heads},
             sizes=gone | {note.checkpoint.size for note in notes},
         )
-        self._walk_file(walk, content)
+        self._walk_file(walk, rows)
         for file in files[1:]:
-            content = read_file(file)
-            if _first_of(content).head.seq == 0:
+            here, rows = begun(file)
+            if here.head.seq == 0:
                 self._fault(f"{file.name} does not say which file it continues", walk.seq + 1)
-            self._walk_file(walk, content)
+            self._walk_file(walk, rows)
         self._faults = [*walk.faults, *self._faults]
-        self._hold_beginning(first, start)
+        self._hold_beginning(opening[0][0] if opening else b"", start)
         self._hold_stone(walk, start)
         self._hold_heads(walk)
         self._hold_notes(walk, start)
@@ -352,17 +364,17 @@ class _Verifier:
             root=None if walk.frontier is None else base64.b64encode(walk.frontier.root()).decode(),
         )
 
-    def _walk_file(self, walk: Walk, content: bytes) -> None:
-        lines = content.split(b"\n")
-        torn = lines.pop()
-        for line in lines:
-            walk.take(line)
-        if torn:
-            self._fault("the last line is torn: it has no line feed", walk.seq + 1)
+    def _walk_file(self, walk: Walk, rows: Iterable[tuple[bytes, bool]]) -> None:
+        for line, is_whole in rows:
+            if is_whole:
+                walk.take(line)
+            else:
+                self._fault("the last line is torn: it has no line feed", walk.seq + 1)
 
     def _tombstone(self) -> SignedNote | None:
         try:
-            note = SignedNote.parse(tombstone_path(self._path).read_text("utf-8"))
+            text = read_bounded(tombstone_path(self._path), _MAX_STONE_BYTES).decode("utf-8")
+            note = SignedNote.parse(text)
             Tombstone.parse(note.text)
         except (OSError, UnicodeDecodeError, AuditError):
             return None
@@ -491,8 +503,15 @@ class _Verifier:
         return LogStatus.SIGNED if self._signed == walk.seq else LogStatus.OPEN
 
 
-def _first_of(content: bytes) -> Beginning:
-    return beginning_of(content[: content.find(b"\n")])
+def begun(path: Path) -> tuple[Beginning, Iterable[tuple[bytes, bool]]]:
+    """What stands before a file of a log, and its lines as `read_lines` gives them.
+
+    Raises:
+        AuditError: the file cannot be read; so may the lines.
+    """
+    rows = read_lines(path)
+    ahead = tuple(islice(rows, 1))
+    return beginning_of(ahead[0][0] if ahead else b""), chain(ahead, rows)
 
 
 def _is_by(note: SignedNote, keys: Iterable[VerifyKey]) -> bool:
@@ -540,7 +559,7 @@ def _check_line(line: bytes, number: int, prev: str) -> tuple[dict[str, Json] | 
     if not _is_canonical(record, line):
         return record, "is not in canonical form: its bytes were edited"
     if record.get("seq") is True or record.get("seq") != number:
-        return record, f"has number {record.get('seq')!r}: a line was deleted, added or moved"
+        return record, f"has number {record.get('seq')!r:.80}: a line was deleted, added or moved"
     if record.get("prev") != prev:
         return record, "does not follow from the line before: one of the two was edited or moved"
     return record, None

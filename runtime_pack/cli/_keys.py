@@ -8,8 +8,9 @@ from typing import Final
 import click
 
 from runtime_pack.audit.note import SignedNote, VerifyKey, read_notes
+from runtime_pack.cli._given import FILE
 from runtime_pack.errors import AuditError
-from runtime_pack.stores.regular import read_regular
+from runtime_pack.given_files import read_bounded
 
 __all__ = ("kept_notes", "kept_option", "key_option", "read_line")
 
@@ -38,7 +39,7 @@ key_option = click.option(
 kept_option = click.option(
     "--kept",
     "kept",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     multiple=True,
     help="A file of checkpoints that were kept elsewhere.",
 )
@@ -51,7 +52,7 @@ def read_line(path: Path) -> str:
         AuditError: it cannot be read, is too large or no text.
     """
     try:
-        return read_regular(path, _MAX_BYTES).decode("utf-8")
+        return read_bounded(path, _MAX_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise AuditError(f"{path} cannot be read: {error}") from error
 

@@ -24,6 +24,7 @@ from egress import (
     ProxyRun,
     parse_allowlist,
 )
+from runtime_pack.given_files import opened, read_bounded
 
 __all__ = ("Listen", "ProxySettings", "parse_listen", "read_config", "read_token", "single_run")
 
@@ -119,8 +120,8 @@ def read_token(*, file: Path | None, variable: str | None) -> str:
 
 def _file_token(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_TOKEN_BYTES).decode("utf-8")
+        with opened(path) as handle:
+            content = os.pread(handle, _MAX_TOKEN_BYTES, 0).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"the token in {path} cannot be read: {error}") from error
     return content.partition("\n")[0].rstrip("\r")
@@ -133,11 +134,7 @@ def read_config(path: Path) -> ProxySettings:
         click.UsageError: it cannot be read, or something in it is not of its form.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_FILE_BYTES + 1)
-        if len(content) > _MAX_FILE_BYTES:
-            raise click.UsageError(f"{path} is larger than {_MAX_FILE_BYTES} bytes")
-        body = tomllib.loads(content.decode("utf-8"))
+        body = tomllib.loads(read_bounded(path, _MAX_FILE_BYTES).decode("utf-8"))
     # Its own errors are of ValueError; numbers of thousands of digits and deep nesting are not its own.
     except (OSError, ValueError, RecursionError) as error:
         raise click.UsageError(f"{path} cannot be read: {error}") from error

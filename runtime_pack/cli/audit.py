@@ -10,6 +10,7 @@ import click
 from runtime_pack.audit.files import append_durably
 from runtime_pack.audit.note import VerifyKey
 from runtime_pack.cli import verify
+from runtime_pack.cli._given import FILE, LOGS
 from runtime_pack.cli._keys import kept_notes, key_option, read_line
 from runtime_pack.cli._people import who
 from runtime_pack.cli._state import is_new, open_state, state_option
@@ -19,7 +20,7 @@ from runtime_pack.messages import clean_text
 
 __all__ = ("command",)
 
-_log = click.argument("log", type=click.Path(path_type=Path, dir_okay=False))
+_log = click.argument("log", type=FILE)
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON object for machines.")
 _PROOF_CODES = exit_codes({0: "the proof holds", 1: "it does not hold", 2: "wrong usage"})
 _WITNESS_CODES = exit_codes(
@@ -51,8 +52,8 @@ def prove_command(log: Path, line: int) -> int:
 
 
 @command.command("check-proof", epilog=_PROOF_CODES)
-@click.argument("proof", type=click.Path(path_type=Path, dir_okay=False))
-@click.argument("line", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("proof", type=FILE)
+@click.argument("line", type=FILE)
 @key_option
 def check_command(proof: Path, line: Path, keys: tuple[VerifyKey, ...]) -> int:
     """Check that PROOF leads from the line in the file LINE to a checkpoint signed by --key."""
@@ -66,16 +67,17 @@ def check_command(proof: Path, line: Path, keys: tuple[VerifyKey, ...]) -> int:
 
 
 @command.command("index", epilog=_CODES)
-@click.argument("logs", type=click.Path(path_type=Path, exists=True))
-@click.option("--index", "path", type=click.Path(path_type=Path), help="Where to keep it.")
+@click.argument("logs", type=LOGS)
+@click.option("--index", "path", type=FILE, help="Where to keep it.")
 @click.option("--rebuild", is_flag=True, help="Forget what is indexed first.")
 @_json
 def index_command(logs: Path, path: Path | None, rebuild: bool, as_json: bool) -> int:
     """Bring the SQLite index of LOGS, a log or a folder of logs, up to date."""
-    from runtime_pack.audit.index import EventIndex, default_index, logs_in
+    from runtime_pack.audit.index import EventIndex, check_index, default_index, logs_in
 
     where = path or default_index(logs)
     if rebuild:
+        check_index(where)
         for name in (where, *(where.with_name(f"{where.name}{end}") for end in ("-wal", "-shm"))):
             name.unlink(missing_ok=True)
     with EventIndex(where) as index:
@@ -115,7 +117,7 @@ def public_key_command(state_dir: Path | None) -> int:
 @click.option(
     "--to",
     "store",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     required=True,
     help="File of known checkpoints, on a disk that the log's writer cannot write.",
 )
@@ -140,7 +142,7 @@ def witness_command(log: Path, store: Path, keys: tuple[VerifyKey, ...]) -> int:
 @command.command("delete-older", epilog=_CODES)
 @_log
 @click.option("--days", type=click.IntRange(1), required=True, help="What is older goes.")
-@click.option("--signing-key", type=click.Path(path_type=Path, dir_okay=False), required=True)
+@click.option("--signing-key", type=FILE, required=True)
 @click.option("--name", required=True, help="The log's origin.")
 @click.option("--by", help="Who says so, for the record.  [default: the user]")
 def delete_command(log: Path, days: int, signing_key: Path, name: str, by: str | None) -> int:

@@ -18,6 +18,7 @@ import orjson
 
 from egress import EgressProxy, ProxyRun, serve_proxy
 from runtime_pack.audit import AuditLog
+from runtime_pack.cli._given import FILE
 from runtime_pack.cli._proxy_config import (
     Listen,
     ProxySettings,
@@ -55,7 +56,7 @@ _EXIT: Final = exit_codes(
 @run_options
 @click.option(
     "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="TOML file with several runs, instead of the options of one run.",
 )
 @click.option("--listen", metavar="ADDRESS:PORT", help="Loopback only.  [default: 127.0.0.1:0]")
@@ -67,7 +68,7 @@ _EXIT: Final = exit_codes(
 @click.option("--run", "run_id", default=_DEFAULT_RUN, show_default=True, help="Id of the run.")
 @click.option(
     "--token-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="File whose first line is the run's token, 16 to 512 visible ASCII characters.  [default: a"
     " new token is made and told]",
 )

@@ -18,6 +18,7 @@ import orjson
 from runtime_pack.audit.facts import EventFacts, Wanted, facts_of, read_record
 from runtime_pack.audit.following import Follower
 from runtime_pack.audit.index import GROUPS, EventIndex, default_index, logs_in
+from runtime_pack.cli._given import FILE, LOGS
 from runtime_pack.cli._state import is_new, open_state, state_option
 from runtime_pack.cli._text import exit_codes, note, say, say_bytes, say_json
 from runtime_pack.errors import AuditError
@@ -56,14 +57,12 @@ class _Moment(click.ParamType[datetime]):
 _log = click.option(
     "--log",
     "target",
-    type=click.Path(path_type=Path, exists=True),
+    type=LOGS,
     help="A log, or a folder of logs.  [default: the logs of the state folder]",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 _limit = click.option("-n", "limit", type=click.IntRange(1), default=50, show_default=True)
-_index = click.option(
-    "--index", "index_path", type=click.Path(path_type=Path), help="Where the index is kept."
-)
+_index = click.option("--index", "index_path", type=FILE, help="Where the index is kept.")
 
 
 def _filters(function: Callable[..., int]) -> Callable[..., int]:

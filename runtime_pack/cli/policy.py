@@ -8,10 +8,16 @@ from typing import Any, Final
 
 import click
 
+from runtime_pack.cli._given import FILE
 from runtime_pack.cli._policy_show import policy_json, policy_lines
 from runtime_pack.cli._text import exit_codes, say, say_json
 from runtime_pack.messages import Json
-from runtime_pack.policy_file import PolicyFile, PolicyFileRefused, read_policy
+from runtime_pack.policy_file import (
+    PolicyFile,
+    PolicyFileRefused,
+    PolicyFileUnreadable,
+    read_policy,
+)
 
 __all__ = ("command", "egress_policy", "load_policy", "policy_option")
 
@@ -19,14 +25,14 @@ _EXIT: Final = exit_codes(
     {
         0: "the file can be enforced; what a run needs beside it is told",
         1: "it cannot; each fault is told",
-        2: "wrong usage",
+        2: "wrong usage, or no file that can be read",
     }
 )
 
 policy_option = click.option(
     "--policy",
     "policy_path",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="A policy file; it takes the place of the options that it decides.",
 )
@@ -90,7 +96,7 @@ def check(path: Path, *, as_json: bool) -> int:
             say_json({"ok": False, "faults": faults})
         else:
             say("\n".join(f"{fault}" for fault in error.faults))
-        return 1
+        return 2 if isinstance(error, PolicyFileUnreadable) else 1
     if as_json:
         say_json({"ok": True, **policy_json(policy)})
     else:

@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from runtime_pack.audit import LogHead, LogStatus, Verification, VerifyKey, verify_log
+from runtime_pack.cli._given import FILE
 from runtime_pack.cli._keys import kept_notes, kept_option, key_option
 from runtime_pack.cli._state import Heads, is_new, open_state, state_option
 from runtime_pack.cli._text import exit_codes, say, say_json
@@ -52,7 +53,7 @@ _EXIT: Final = exit_codes(
 @click.command(
     "verify", short_help="Check that a log was not edited, reordered or cut.", epilog=_EXIT
 )
-@click.argument("log", type=click.Path(path_type=Path))
+@click.argument("log", type=FILE)
 @click.option("--head", "heads", type=_Head(), multiple=True, help="A head that a run printed.")
 @key_option
 @kept_option
