@@ -10,6 +10,7 @@ import click
 
 from runtime_pack.approvals import ApprovalRequest, Decision
 from runtime_pack.cli._interrupts import Interrupts
+from runtime_pack.cli._progress import Hearing, followed
 from runtime_pack.errors import StopCode
 from runtime_pack.guard import GuardedRuntime
 from runtime_pack.loop import (
@@ -17,6 +18,8 @@ from runtime_pack.loop import (
     TurnInput,
     resume_governed_agent_loop,
     run_governed_agent_loop,
+    stream_governed_agent_loop,
+    stream_resumed_agent_loop,
 )
 from runtime_pack.machine import OutcomeKind
 from runtime_pack.state import RunStore
@@ -51,6 +54,7 @@ async def drive(
     run_id: str,
     decide: Deciding,
     interrupts: Interrupts,
+    hear: Hearing | None = None,
 ) -> Driven:
     """Run or take up a run, and take it up again for as long as its requests are answered.
 
@@ -61,10 +65,11 @@ async def drive(
         run_id: the id of the run to take up.
         decide: answers requests, outside the loop: nothing runs meanwhile.
         interrupts: suspends the run when a signal comes.
+        hear: is told what happens as it happens; by default nobody listens.
     """
     runtime = make()
     with interrupts.pausing(runtime.task_run):
-        result = await _first(runtime, store, start, run_id)
+        result = await _first(runtime, store, start, run_id, hear)
     while result.kind is OutcomeKind.APPROVAL_REQUIRED:
         try:
             with interrupts.asking():
@@ -75,16 +80,38 @@ async def drive(
             break
         runtime = make()
         with interrupts.pausing(runtime.task_run):
-            result = await resume_governed_agent_loop(
-                runtime=runtime, store=store, run_id=result.run_id, decisions=decisions
-            )
+            result = await _resumed(runtime, store, result.run_id, decisions, hear)
     paused = result.stop is not None and result.stop.code == StopCode.PAUSED
     return Driven(result=result, interrupted=paused)
 
 
 async def _first(
-    runtime: GuardedRuntime, store: RunStore, start: TurnInput | None, run_id: str
+    runtime: GuardedRuntime,
+    store: RunStore,
+    start: TurnInput | None,
+    run_id: str,
+    hear: Hearing | None,
 ) -> LoopResult:
-    if start is not None:
+    if start is None:
+        return await _resumed(runtime, store, run_id, (), hear)
+    if hear is None:
         return await run_governed_agent_loop(runtime=runtime, execute_turn_input=start, store=store)
-    return await resume_governed_agent_loop(runtime=runtime, store=store, run_id=run_id)
+    events = stream_governed_agent_loop(runtime=runtime, execute_turn_input=start, store=store)
+    return await followed(events, hear)
+
+
+async def _resumed(
+    runtime: GuardedRuntime,
+    store: RunStore,
+    run_id: str,
+    decisions: Sequence[Decision],
+    hear: Hearing | None,
+) -> LoopResult:
+    if hear is None:
+        return await resume_governed_agent_loop(
+            runtime=runtime, store=store, run_id=run_id, decisions=decisions
+        )
+    events = stream_resumed_agent_loop(
+        runtime=runtime, store=store, run_id=run_id, decisions=decisions
+    )
+    return await followed(events, hear)

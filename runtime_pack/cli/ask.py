@@ -29,6 +29,7 @@ from runtime_pack.cli._corpus import load_corpus, serve
 from runtime_pack.cli._given import FILE
 from runtime_pack.cli._interrupts import INTERRUPTED, Interrupts, run_interruptibly
 from runtime_pack.cli._people import answer_all, ask_person, can_ask
+from runtime_pack.cli._progress import tell
 from runtime_pack.cli._runs import EXIT_CODES, Driven, drive
 from runtime_pack.cli._show import result_json, show_answer, show_budgets, show_steps
 from runtime_pack.cli._state import StateFolder, open_state, state_option
@@ -498,6 +499,7 @@ class _Asked:
             run_id=self.resume or "",
             decide=self._decide,
             interrupts=interrupts,
+            hear=None if self.as_json else tell,
         )
 
     def _messages(self) -> tuple[Message, ...]:

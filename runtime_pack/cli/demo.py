@@ -25,6 +25,7 @@ from runtime_pack.audit import AuditLog, LogStatus, Verification, verify_log
 from runtime_pack.cli._corpus import Corpus, Served, load_corpus, serve
 from runtime_pack.cli._interrupts import Interrupts, run_interruptibly
 from runtime_pack.cli._people import answer_all, ask_person, can_ask
+from runtime_pack.cli._progress import tell
 from runtime_pack.cli._runs import Deciding, drive
 from runtime_pack.cli._show import (
     references,
@@ -364,6 +365,7 @@ class _Stage:
             run_id="",
             decide=decide or _leave_pending,
             interrupts=self.interrupts,
+            hear=None if self.show.quiet else tell,
         )
         if driven.interrupted:
             raise click.Abort

@@ -248,7 +248,11 @@ def test_ask_answers_from_the_embedded_corpus(tmp_path: Path) -> None:
     """An answer with numbered references that were read, steps, budgets, log and head; exit 0."""
     done = cli("ask", "What does the with statement do?", state=tmp_path)
 
-    assert (0, "") == (done.code, done.err)
+    assert done.code == 0
+    told = done.err.splitlines()
+    assert ["t1 the model is asked", "t1c1 web:search with statement"] == told[:2]
+    assert re.fullmatch(r"t2c1 web:read http://127\.0\.0\.1:\d+/topics/\S+", told[4])
+    assert all(re.match(r"t\d(c\d)? (the model is asked|ok, \d+ ms|web:)", line) for line in told)
     assert '"with" statement' in done.out
     assert re.search(r"^\[1\] http://127\.0\.0\.1:\d+/topics/\S+$", done.out, re.MULTILINE)
     assert "NOT READ" not in done.out
@@ -682,7 +686,11 @@ def test_the_demo_shows_what_it_claims(tmp_path: Path) -> None:
     """Answer, references, steps, budgets, violations, the approval, and `verified` at the end."""
     done = cli("demo", "--yes", state=tmp_path)
 
-    assert (0, "") == (done.code, done.err)
+    assert done.code == 0
+    assert 2 == done.err.count("web:read refused: WEB_EGRESS_DENIED")
+    assert 1 == len(
+        re.findall("^t2c1 web:read waits for a person: http://", done.err, re.MULTILINE)
+    )
     for words in (
         "no language model wrote them",
         "[1] http://127.0.0.1:",
