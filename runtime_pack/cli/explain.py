@@ -104,25 +104,13 @@ def command(
         raise click.UsageError("give a URL, or --connect HOST:PORT")
     if sni is not None and connect is None:
         raise click.UsageError("--sni belongs to --connect")
-    lists = _lists(workspace=workspace, task=task, run=run)
-    file = egress_policy(
-        {
-            "policy_path": policy_path,
-            "entries": (*run, *task, *workspace),
-            "hosts": hosts,
-            "allow_private_addresses": allow_private_addresses,
-            "https_only": https_only,
-        }
-    )
-    try:
-        policy = AddressPolicy(
-            allowed_hosts=frozenset(hosts),
-            allow_private_addresses=allow_private_addresses,
-            https_only=https_only,
-        )
-    except AllowlistError as error:
-        raise click.UsageError(str(error)) from error
-    if file is not None:
+    switches = {"allow_private_addresses": allow_private_addresses, "https_only": https_only}
+    given = {"policy_path": policy_path, "entries": (*run, *task, *workspace), "hosts": hosts}
+    file = egress_policy(given | switches)
+    if file is None:
+        lists = _lists(workspace=workspace, task=task, run=run)
+        policy = _address_policy(hosts, switches)
+    else:
         lists, policy = file.lists if len(file.lists) > 1 else file.allow, file.address
     if connect is not None:
         told = explain_connect(
@@ -136,6 +124,18 @@ def command(
     else:
         say(_told(told, is_tunnel=connect is not None))
     return _CODES[told.verdict]
+
+
+def _address_policy(hosts: Iterable[str], switches: Mapping[str, bool]) -> AddressPolicy:
+    """The address rules that the options say.
+
+    Raises:
+        click.UsageError: a host is none.
+    """
+    try:
+        return AddressPolicy(allowed_hosts=frozenset(hosts), **switches)
+    except AllowlistError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _lists(**named: tuple[str, ...]) -> tuple[str, ...] | Mapping[str, Iterable[str] | None]:
