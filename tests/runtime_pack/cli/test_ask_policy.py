@@ -163,7 +163,8 @@ def test_only_the_corpus_of_ask_is_added_to_an_empty_list(tmp_path: Path) -> Non
         PYTHONPATH=path,
     )
 
-    assert (own.returncode, own.stderr) == (0, "")
+    assert own.returncode == 0
+    assert "refused" not in own.stderr
     assert "without entries in allow every page read is denied" in theirs.stderr
     assert f'to allow it: add "docs.example.org:8443" to allow in {file}' in theirs.stderr
     assert "--allow" not in theirs.stderr
@@ -179,7 +180,8 @@ def test_a_denial_under_a_policy_names_the_list_that_lacks_the_entry(tmp_path: P
     assert "--allow" not in done.stderr
     followed = policy(tmp_path, 'workspace_allow = ["docs.example.org", "127.0.0.1:*"]\n')
     again = ask(tmp_path / "state", QUESTION, "--policy", str(followed))
-    assert (again.returncode, again.stderr) == (0, "")
+    assert again.returncode == 0
+    assert "refused" not in again.stderr
 
 
 # ── the model's server ────────────────────────────────────────────────────────────────────────
