@@ -265,7 +265,7 @@ class Walk:
 
 
 def verify_log(
-    path: Path,
+    path: Path | str,
     heads: Iterable[LogHead] = (),
     *,
     keys: Iterable[VerifyKey] = (),
@@ -282,8 +282,9 @@ def verify_log(
     Raises:
         AuditError: a file cannot be read.
     """
-    given = (path, tuple(heads), tuple(keys), tuple(kept))
-    return _until_still(lambda: _files_of(path), lambda: _Verifier(*given).verify())
+    log = Path(path)
+    given = (log, tuple(heads), tuple(keys), tuple(kept))
+    return _until_still(lambda: _files_of(log), lambda: _Verifier(*given).verify())
 
 
 def _files_of(path: Path) -> tuple[tuple[str, int], ...]:

@@ -405,7 +405,10 @@ def _load_spec(state: StateFolder, run_id: str) -> _Spec:
         StateRefused,
         cattrs.BaseValidationError,
     ) as error:
-        text = f"run {run_id} was not started by this command, or its note was damaged or edited"
+        text = (
+            f"run {run_id} was not started by this command, or its note was damaged or edited; "
+            "a run of a program is taken up by that program (resume_governed_agent_loop)"
+        )
         raise click.ClickException(text) from error
 
 

@@ -131,7 +131,8 @@ def command(question: str, yes: bool, as_json: bool, state_dir: Path | None) -> 
     poisoned page, lets one call wait for your approval, and verifies the log of it all.
     """
     if not yes and not can_ask():
-        raise click.UsageError("one call waits for a person and no terminal is here: add --yes")
+        text = "one call waits for a person and no terminal is here: add --yes"
+        raise click.UsageError(f"{text} (make demo DEMO_ARGS=--yes)")
     state = open_state(state_dir)
     console = Console(stderr=as_json)
     show = _Show(console=console, quiet=as_json)

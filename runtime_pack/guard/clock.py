@@ -14,8 +14,8 @@ from runtime_pack.ports import Clock, SystemClock, is_sleeping, require_method
 
 __all__ = ("ClockFault", "WatchedClock", "watched")
 
-# What a clock may raise that is its fault; what ends the process does so.
-_FAULTS: Final = (Exception, asyncio.CancelledError, GeneratorExit)
+# What a clock may raise that is its fault, as all code of the host; Ctrl-C ends the process.
+_FAULTS: Final = (Exception, asyncio.CancelledError, GeneratorExit, SystemExit)
 
 
 class ClockFault(Exception):
@@ -83,7 +83,7 @@ class WatchedClock:
         try:
             await source.sleep(seconds)
         # The host's code: a clock that cannot wait is one that failed.
-        except Exception as error:  # noqa: BLE001
+        except (Exception, SystemExit) as error:  # noqa: BLE001
             self._tell(error)
 
     def _tell(self, error: BaseException) -> None:

@@ -46,7 +46,7 @@ def written(path: Path, count: int = 4) -> LogHead:
 def test_a_log_that_nobody_touched_is_verified(tmp_path: Path) -> None:
     """Numbered, chained, canonical lines; the head is that of the file."""
     head = written(tmp_path / "log")
-    found = verify_log(tmp_path / "log", [head])
+    found = verify_log(str(tmp_path / "log"), [head])
 
     assert (found.status, found.events, found.heads_found) == (LogStatus.VERIFIED, 6, 1)
     records = [orjson.loads(line) for line in (tmp_path / "log").read_bytes().splitlines()]

@@ -50,6 +50,10 @@ def cancels() -> Any:
     raise asyncio.CancelledError
 
 
+def exits() -> Any:
+    raise SystemExit(3)
+
+
 async def later() -> float:
     return 1.0
 
@@ -57,6 +61,7 @@ async def later() -> float:
 FAULTS: dict[str, Any] = {
     "raises": (fails, fails),
     "cancels": (cancels, cancels),
+    "exits": (exits, exits),
     "nothing": (lambda: None, lambda: None),
     "words": (lambda: "now", lambda: "1"),
     # A time without a zone is the fault at hand.
