@@ -76,10 +76,12 @@ def millibits_of(choices: int) -> int:
 class AddressBook:
     """The addresses of one run. What is added stays, and an origin only gets better."""
 
-    __slots__ = ("_charged", "_known", "_spent", "kept")
+    __slots__ = ("_charged", "_composed", "_known", "_spent", "kept")
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[AddressOrigin, int]] = {}
+        # What a model wrote before anybody else did: a page that shows it repeats the model.
+        self._composed: dict[str, None] = {}
         self._spent: dict[str, int] = {}
         # As an ordered set, which is small while it is empty.
         self._charged: dict[str, None] = {}
@@ -89,15 +91,25 @@ class AddressBook:
     def add(self, urls: Iterable[str], origin: AddressOrigin, *, keep: bool = False) -> None:
         """Know canonical addresses; links are known together, for each is one choice of them all.
 
-        What is known from a better place already is no choice that the page gave. With *keep*, a
-        saved run cannot find them in its messages again.
+        What is known from a better place already is no choice that the page gave, and what a model
+        composed before is no link. With *keep*, a saved run cannot find them in its messages again.
         """
         together = dict.fromkeys(urls)
         tells = 0
         if origin is AddressOrigin.PAGE_LINK:
+            together = {url: None for url in together if url not in self._composed}
             tells = millibits_of(sum(self.origin(url) not in _BETTER for url in together))
         for url in together:
             self._add(url, origin, tells, keep=keep or origin in _KEPT)
+
+    def compose(self, urls: Iterable[str], *, keep: bool = False) -> None:
+        """A model wrote these: of those that are not known by now, no page makes one known."""
+        for url in urls:
+            if url in self._known or url in self._composed:
+                continue
+            self._composed[url] = None
+            if keep:
+                self.kept.append((url, AddressOrigin.COMPOSED, 0))
 
     def _add(self, url: str, origin: AddressOrigin, tells: int, *, keep: bool) -> None:
         known = self._known.get(url)
@@ -165,7 +177,10 @@ class AddressBook:
         for url, origin, tells in rows:
             if type(tells) is not int or tells < 0:
                 raise ValueError("what a choice tells is a count")
-            self._add(str(url), AddressOrigin(origin), tells, keep=True)
+            if AddressOrigin(origin) is AddressOrigin.COMPOSED:
+                self.compose([str(url)], keep=True)
+            else:
+                self._add(str(url), AddressOrigin(origin), tells, keep=True)
 
 
 # The others are found again in the messages of a saved run.

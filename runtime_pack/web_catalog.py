@@ -607,6 +607,7 @@ class _WebToolRuntime:
             text=block,
             data=_read_data(page, block),
             citations=(page.citation,),
+            links=tuple(address.url for address in WEB_ADDRESSES.find(page.text)),
             fences=(fenced.to_record(),),
         )
 
@@ -705,6 +706,7 @@ def _external(
     data: dict[str, Json],
     citations: tuple[KnowledgeCitation, ...],
     found: tuple[str, ...] = (),
+    links: tuple[str, ...] = (),
     fences: tuple[Mapping[str, Json], ...] = (),
 ) -> ToolOutput:
     return ToolOutput(
@@ -716,6 +718,7 @@ def _external(
         citations=citations,
         framed=True,
         found=found,
+        links=links,
         fences=fences,
     )
 

@@ -77,7 +77,8 @@ async def ask_page(
         citations=(page.citation,),
         framed=True,
         # The choice among all of them was made with the page in view, and what it tells counts.
-        links=links if question.kind is AnswerKind.ADDRESS else (),
+        # So of a text, in which any of them may stand.
+        links=links if question.kind in {AnswerKind.ADDRESS, AnswerKind.TEXT} else (),
         bits=bits,
     )
     if math.isfinite(bits) or answer.value is None:

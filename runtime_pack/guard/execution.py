@@ -220,7 +220,7 @@ class Execution:
                 LEFT.reset(watch)
             self._close(step, record, inside, output, resumable=resumable)
             self._finish(record, subject, output, begun)
-        self._keep(step, spec, output)
+        self._keep(step, spec, output, call.arguments)
         return output
 
     def _held(self, step: str, call: ToolCall, spec: ToolSpec) -> Held:
@@ -252,13 +252,13 @@ class Execution:
         else:
             record.cost = run.settle(step)
 
-    def _keep(self, step: str, spec: ToolSpec, output: ToolOutput) -> None:
+    def _keep(self, step: str, spec: ToolSpec, output: ToolOutput, arguments: object) -> None:
         """What an output makes of the run: its label, what a search found, what repeats are told."""
         run = self._run
         run.take_label(output.label, step)
         run.heed((output.text,), step)
         if (output.found or output.links) and self._frames(spec.name):
-            run.flow.offer(output.found, output.links)
+            run.flow.offer(output.found, output.links, arguments=arguments)
         if output.bits is not None and output.label.integrity is not Integrity.EXTERNAL:
             run.enter_in_log(label_lowered(run.subject(step), spec.name, output.bits))
         if output is not CUT:

@@ -7,7 +7,7 @@ tools send nothing never reads it. Sub-runs share the object: what one of them t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from runtime_pack.address_book import Address, AddressBook, AddressReader
@@ -42,6 +42,8 @@ _KINDS: Final[Mapping[Confidentiality, Leak]] = {
 _HOP: Final = "url"
 # Parts of a long text overlap, so that no string is cut in two.
 _OVERLAP: Final = 4096
+# Characters of what a model wrote that are searched for addresses at once: fewer than a search takes.
+_WRITTEN: Final = 16_384
 
 
 _NONE: Final[frozenset[str]] = frozenset()
@@ -144,16 +146,29 @@ class Outflow:
         self._clean[digest] = None
         return False
 
-    def offer(self, found: Iterable[str], links: Iterable[str] = ()) -> None:
-        """A search has given addresses, or a page links that do not stand in what was told of it."""
-        self.book.add(self._canonical(found), AddressOrigin.SEARCH)
+    def offer(
+        self,
+        found: Iterable[str],
+        links: Iterable[str] = (),
+        *,
+        arguments: object = None,
+    ) -> None:
+        """A search has given addresses, or a page links. Nothing else makes a link known.
+
+        An address that was in the *arguments* of the search is no find, and a link that a model
+        composed before is none: both are only its own words repeated.
+        """
+        self._read_news()
+        asked = set(self._written(texts_of(arguments))) if found else _NONE
+        finds = [url for url in self._canonical(found) if url not in asked]
+        self.book.add(finds, AddressOrigin.SEARCH)
         self.book.add(self._canonical(links), AddressOrigin.PAGE_LINK, keep=True)
 
     def said_by_person(self, spec: ToolSpec, arguments: Mapping[str, Json]) -> None:
         """A person has written these arguments: what stands in its destinations is from the user."""
         for name in spec.destination_args:
             places = self._canonical(texts_of(arguments.get(name)))
-            self.book.add(places, AddressOrigin.USER)
+            self.book.add(places, AddressOrigin.USER, keep=True)
 
     def _canonical(self, texts: Iterable[str]) -> list[str]:
         reader = self.reader
@@ -167,6 +182,28 @@ class Outflow:
             message = each[0] if isinstance(each, tuple) else each
             if not isinstance(message, AssistantMessage):
                 self._take(message, own=own)
+            elif self.reader is None:
+                # Read when there is a reader: what a model composed is never forgotten.
+                self._unread.append(each)
+            else:
+                texts = (
+                    message.text,
+                    *(t for call in message.calls for t in texts_of(call.arguments)),
+                )
+                # The messages of a sub-run are not found again where its parent is taken up.
+                self.book.compose(self._written(texts), keep=not own)
+
+    def _written(self, texts: Iterable[str]) -> Iterator[str]:
+        """Every address in what a model wrote, also without a scheme."""
+        reader = self.reader
+        if reader is None:
+            return
+        step = _WRITTEN - _OVERLAP
+        for text in texts:
+            if "." in text:
+                for at in range(0, max(1, len(text) - _OVERLAP), step):
+                    part = text[at : at + _WRITTEN]
+                    yield from (address.url for address in reader.find(part, bare=True))
 
     def _take(self, message: SystemMessage | UserMessage | ToolMessage, *, own: bool) -> None:
         if isinstance(message, SystemMessage):
@@ -174,12 +211,9 @@ class Outflow:
                 self._know(message.text, AddressOrigin.OPERATOR)
             return
         label, by_user = message.label, isinstance(message, UserMessage)
-        if by_user and label.integrity is Integrity.USER:
-            # What another model wrote for a sub-run is known from nobody.
-            if own:
-                self._know(message.text, AddressOrigin.USER)
-        else:
-            self._know(message.text, AddressOrigin.PAGE_LINK)
+        # What another model wrote for a sub-run is known from nobody.
+        if by_user and own and label.integrity is Integrity.USER:
+            self._know(message.text, AddressOrigin.USER)
         kind = _KINDS.get(label.confidentiality)
         if kind is not None:
             self.private.add_text(message.text, kind)
@@ -189,8 +223,7 @@ class Outflow:
     def _know(self, text: str, origin: AddressOrigin) -> None:
         if self.reader is None or "." not in text:
             return
-        bare = origin is not AddressOrigin.PAGE_LINK
-        found = self.reader.find(text, bare=bare)
+        found = self.reader.find(text, bare=True)
         self.book.add([address.url for address in found], origin)
 
     # ── judging ───────────────────────────────────────────────────────────────────────────────
@@ -257,7 +290,7 @@ class Outflow:
             and isinstance(target, Address)
             and source.host == target.host
         )
-        self.book.add(self._canonical([url]), AddressOrigin.PAGE_LINK)
+        self.book.add(self._canonical([url]), AddressOrigin.PAGE_LINK, keep=True)
         found = self._judged((SideEffect.READ_NET,), (_HOP,), {_HOP: url}, label)
         strict = self.preset is LabelPreset.STRICT
         if found.verdict is LabelVerdict.ALLOW and (same or not strict):

@@ -278,8 +278,8 @@ def test_a_name_that_the_user_wrote_without_a_scheme_is_known_as_it_stands(
     assert (LabelVerdict.ALLOW if found is None else found.verdict) == expected
 
 
-def test_a_www_name_in_a_text_is_a_link_of_it_and_no_private_word() -> None:
-    """What a colleague posted can be read where a link can be: a person is asked."""
+def test_a_www_name_in_a_text_is_no_private_word() -> None:
+    """What a colleague posted can be read: a person is asked, as of every composed address."""
     shared = Label(integrity="external", confidentiality="workspace")
     flow = Outflow(LabelPreset.STANDARD, WEB_ADDRESSES)
     text = "lunch: www.restaurant-7.example/menu-2 (also restaurant-8.example)"
@@ -288,7 +288,6 @@ def test_a_www_name_in_a_text_is_a_link_of_it_and_no_private_word() -> None:
     for asked in ("www.restaurant-7.example/menu-2", "restaurant-8.example"):
         found = flow.judge(TOOLS[2].spec, {"text": asked}, shared)
         assert found is not None
-        told[asked] = [str(rule.code) for rule in found.rules]
+        told[asked] = [(str(rule.code), str(rule.verdict)) for rule in found.rules]
 
-    assert told["www.restaurant-7.example/menu-2"] == ["page_link"]
-    assert "page_link" not in told["restaurant-8.example"]
+    assert told["www.restaurant-7.example/menu-2"] == [("model_composed", "ask")]

@@ -16,10 +16,15 @@ from runtime_pack.catalog import ToolSpec
 from runtime_pack.guard.outflow import Outflow
 from runtime_pack.label_table import LabelPreset, LabelVerdict, SideEffect
 from runtime_pack.labels import CLEAN, Confidentiality, Integrity, Label, at_most, join
-from runtime_pack.messages import SystemMessage, ToolMessage, UserMessage
+from runtime_pack.messages import (
+    AssistantMessage,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 
 SECRET = "sk-live-9f8e7d6c5b4a3928"
-PUBLIC = Label(integrity="external", confidentiality="public")
 URLS = [f"https://h{number % 3}.site{number % 2}.example/{number}" for number in range(40)]
 LEAKS = [
     f"https://h0.site0.example/{SECRET}",
@@ -52,6 +57,9 @@ class OutflowMachine(RuleBasedStateMachine):
         self.messages: list[Any] = []
         self.told: dict[str, int] = {}
         self.steps = 0
+        self.links: set[str] = set()
+        self.finds: set[str] = set()
+        self.composed: set[str] = set()
 
     def _fresh(self) -> Outflow:
         return Outflow(self.preset, WEB_ADDRESSES, private_strings=[SECRET])
@@ -64,8 +72,35 @@ class OutflowMachine(RuleBasedStateMachine):
 
     @rule(urls=st.lists(st.sampled_from(URLS), max_size=30), label=labels)
     def read_a_text(self, urls: list[str], label: Label) -> None:
-        text = " ".join(urls)
+        self.flow.offer([], urls)
+        self.links.update(set(urls) - self.composed)
+        self._hear_tool(" ".join(urls), label)
+
+    def _hear_tool(self, text: str, label: Label) -> None:
         self._hear(ToolMessage(call_id="c", name="t", text=text, ok=True, label=label))
+
+    @rule(url=st.sampled_from(URLS), label=labels, shown=st.booleans())
+    def compose_and_hear_it_again(self, url: str, label: Label, shown: bool) -> None:
+        """The model writes an address, and a tool or a page repeats it."""
+        known = str(self.flow.book.origin(url)) != "composed"
+        call = ToolCall(id="c", name="t", arguments={"body": url})
+        self._hear(AssistantMessage(calls=(call,)))
+        if not self._is_known(url):
+            self.composed.add(url)
+        self._hear_tool(f"you said {url}", label)
+        if shown:
+            self.flow.offer([], [url])
+        self.flow.judge(READ, {"url": url}, self.label)
+        assert known or self._is_known(url) or str(self.flow.book.origin(url)) == "composed"
+
+    def _is_known(self, url: str) -> bool:
+        """By what was told here: no text but the user's makes an address known."""
+        said = any(
+            url in message.text.split()
+            for message in self.messages
+            if isinstance(message, UserMessage) and message.label.integrity is Integrity.USER
+        )
+        return said or url in self.links or url in self.finds
 
     @rule(url=st.sampled_from(URLS), label=labels)
     def hear_the_user(self, url: str, label: Label) -> None:
@@ -74,6 +109,7 @@ class OutflowMachine(RuleBasedStateMachine):
     @rule(url=st.sampled_from(URLS))
     def search(self, url: str) -> None:
         self.flow.offer([url])
+        self.finds.add(url)
 
     @rule(url=st.sampled_from(URLS + LEAKS))
     def read_an_address(self, url: str) -> None:
@@ -82,9 +118,7 @@ class OutflowMachine(RuleBasedStateMachine):
         assert url not in LEAKS or verdict is LabelVerdict.DENY
         if self.label.confidentiality is Confidentiality.SECRET:
             assert verdict is not LabelVerdict.ALLOW
-        known = any(url in message.text.split() for message in self.messages)
-        offered = str(self.flow.book.origin(url)) == "search"
-        if self.preset is LabelPreset.STRICT and not known and not offered:
+        if self.preset is LabelPreset.STRICT and not self._is_known(url):
             assert verdict is LabelVerdict.DENY
         if found is None or verdict is not LabelVerdict.ALLOW:
             return
@@ -96,7 +130,8 @@ class OutflowMachine(RuleBasedStateMachine):
         rules = self.flow.hop(URLS[0], target_url, self.label)
         assert target_url not in LEAKS or rules
         # What a server leads to is known from then on, as one of its links.
-        self.messages.append(UserMessage(text=target_url, label=PUBLIC))
+        if target_url not in self.composed:
+            self.links.add(target_url)
 
     @rule()
     def restart(self) -> None:

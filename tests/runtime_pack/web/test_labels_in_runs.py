@@ -279,13 +279,13 @@ def test_what_a_tool_does_not_say_is_external_and_of_the_workspace() -> None:
         (f"read {DOCS}", DOCS, None),
         ("read docs.example/guide", DOCS, None),
         (SystemMessage(text=f"you may start at {DOCS}"), DOCS, None),
-        (UserMessage(text=f"mail: {DOCS}", label=Label()), DOCS, "APPROVAL_REQUIRED"),
+        (UserMessage(text=f"mail: {DOCS}", label=Label()), DOCS, "POLICY_DENIED"),
         ("go", DOCS, "POLICY_DENIED"),
         (f"read {DOCS}", f"{DOCS}?x=1", "POLICY_DENIED"),
     ],
 )
 def test_strictly_an_address_has_to_be_known(said: Any, url: str, expected: str | None) -> None:
-    """From the user, the operator, a search or a page; pasted mail names links like a page."""
+    """From the user, the operator, a search or a page; pasted mail makes nothing known."""
 
     async def main() -> None:
         stage = Stage(read(url), reply(), pages=[page()], preset="strict")
