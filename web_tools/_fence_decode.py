@@ -3,6 +3,11 @@
 Only detection reads decoded text; it is never emitted. A round decodes each kind of spelling once,
 so nested encodings take at most one round each. Offsets lead back to the text as it came.
 
+Not every spelling says where it ends: `&#x3%43;` is a control character and some text to who decodes
+references first, and a bracket to who decodes percent signs first. Where such a spelling goes on with
+another one, the text is read in two more orders: inner spellings first everywhere, and inner spellings
+first where the outer one would be a control character as it stands.
+
 Source: HTML 13.5 (named references, also without semicolon), RFC 3986 section 2.1, ECMA-262
 12.9.4 (string escapes) and B.2.1 (`%uXXXX`), CSS Syntax 4.3.7 for the one escape that matters.
 """
@@ -55,9 +60,9 @@ def _legacy_starts() -> str:
 # One kind after the other: each pattern begins with its opener, which is found at the speed of
 # memchr, and the readings between are readings too.
 @functools.cache
-def _entity_pattern() -> re.Pattern[str]:
+def _entity_pattern(unless: str = "") -> re.Pattern[str]:
     return re.compile(
-        "(&(?:"
+        f"(&{unless}(?:"
         "#[0-9]+;?"
         f"|#[Xx]{_HEX}+;?"
         "|[A-Za-z][A-Za-z0-9]{1,31};"
@@ -67,9 +72,9 @@ def _entity_pattern() -> re.Pattern[str]:
 
 
 @functools.cache
-def _percent_pattern() -> re.Pattern[str]:
+def _percent_pattern(unless: str = "") -> re.Pattern[str]:
     return re.compile(
-        "(%(?:"
+        f"(%{unless}(?:"
         "[0-7][0-9A-Fa-f]"
         f"|[CDcd]{_HEX}{_TAIL}"
         f"|[Ee]{_HEX}(?:{_TAIL}){{2}}"
@@ -81,9 +86,9 @@ def _percent_pattern() -> re.Pattern[str]:
 
 
 @functools.cache
-def _script_pattern() -> re.Pattern[str]:
+def _script_pattern(unless: str = "") -> re.Pattern[str]:
     return re.compile(
-        r"(\\(?:"
+        rf"(\\{unless}(?:"
         rf"u[Dd][89ABab]{_HEX}{{2}}\\u[Dd][C-Fc-f]{_HEX}{{2}}"
         f"|u{_HEX}{{4}}"
         rf"|u\{{{_HEX}+\}}"
@@ -94,6 +99,19 @@ def _script_pattern() -> re.Pattern[str]:
         "))"
     )
 
+
+# What is no whole spelling yet when another one follows: of anything, and of control characters (and
+# of the reference to `&`, which needs what follows to mean anything).
+_GOES_ON: Final = r"[&%\\]"
+_UNFINISHED_ENTITY: Final = f"(?!#(?:[0-9]++|[Xx]{_HEX}++){_GOES_ON}|[A-Za-z0-9]++{_GOES_ON})"
+_UNFINISHED_CONTROL: Final = (
+    f"(?!#(?:0*+(?:[12]?[0-9]|3[01])?|[Xx]0*+(?:1?{_HEX})?){_GOES_ON}|[Aa][Mm][Pp]{_GOES_ON})"
+)
+_UNFINISHED_BYTES: Final = "(?![89ABab])"
+_HALF_A_PAIR: Final = rf"u[Dd](?:[C-Fc-f]|[89ABab]{_HEX}{{2}}(?!\\u[Dd][C-Fc-f]{_HEX}{{2}}))"
+_UNFINISHED_SCRIPT: Final = f"(?!(?:[0-7]{{1,2}}|0{{0,4}}3?){_GOES_ON}|{_HALF_A_PAIR})"
+_UNFINISHED_SCRIPT_CONTROL: Final = f"(?!(?:[0-3]?[0-7]|0{{0,4}}3?){_GOES_ON}|{_HALF_A_PAIR})"
+_MAY_GO_ON: Final = re.compile(rf"&#?[A-Za-z0-9]++{_GOES_ON}|\\0{{0,4}}[0-7]{{1,2}}{_GOES_ON}")
 
 _LARGEST: Final = 0x10FFFF
 
@@ -197,6 +215,41 @@ _KINDS: Final[tuple[Kind, ...]] = (
 )
 
 
+def _patient(entity: str, script: str) -> tuple[Kind, ...]:
+    """The kinds without the spellings that may go on."""
+    unless = (entity, _UNFINISHED_BYTES, script)
+    patterns = (_entity_pattern, _percent_pattern, _script_pattern)
+    return tuple(
+        (opener, functools.partial(pattern, without), decode)
+        for (opener, _, decode), pattern, without in zip(_KINDS, patterns, unless, strict=True)
+    )
+
+
+_INNER_FIRST: Final = (
+    _patient(_UNFINISHED_ENTITY, _UNFINISHED_SCRIPT),
+    _patient(_UNFINISHED_CONTROL, _UNFINISHED_SCRIPT_CONTROL),
+)
+
+
+def _hurries(reading: Reading) -> bool:
+    """Whether the last pass of a reading decoded what may go on with another spelling."""
+    _, before, meanings = reading.passes[-1]
+    seconds = {spelling[:2] for spelling in meanings}
+    if any(second[0] == "%" and second[1] in "89ABab" for second in seconds):
+        return True
+    if any(second == "\\u" for second in seconds) and any(
+        len(spelling) == 6 and spelling[2] in "Dd" and spelling[3] in "89ABCDEFabcdef"
+        for spelling in meanings
+    ):
+        return True
+    unfinished = any(
+        (spelling[0] == "&" and spelling[-1] != ";")
+        or (spelling[0] == "\\" and spelling[1] in "01234567")
+        for spelling in meanings
+    )
+    return unfinished and _MAY_GO_ON.search(before) is not None
+
+
 def _decoded(text: str, kind: Kind) -> tuple[str, Meanings]:
     """The text with one kind of spelling decoded once, and what each distinct spelling meant.
 
@@ -230,19 +283,33 @@ def _way_back(
     return starts, origins, ends, resumes
 
 
-def readings(text: str) -> Iterator[Reading]:
-    """The text as it stands, then each further reading as long as decoding changes it."""
+def _in_order(text: str, *orders: tuple[Kind, ...]) -> Iterator[Reading]:
+    """Each reading as long as decoding by the first order changes the text, then by the next."""
     passes: tuple[Pass, ...] = ()
-    yield Reading(text=text, passes=passes)
-    for _ in range(ROUNDS):
-        before = text
-        for kind in _KINDS:
-            if kind[0] not in text:
-                continue
-            decoded, meanings = _decoded(text, kind)
-            if decoded != text:
-                passes = (*passes, (kind[1](), text, meanings))
-                text = decoded
-                yield Reading(text=text, passes=passes)
-        if text == before:
-            return
+    for kinds in orders:
+        for _ in range(ROUNDS):
+            before = text
+            for kind in kinds:
+                if kind[0] not in text:
+                    continue
+                decoded, meanings = _decoded(text, kind)
+                if decoded != text:
+                    passes = (*passes, (kind[1](), text, meanings))
+                    text = decoded
+                    yield Reading(text=text, passes=passes)
+            if text == before:
+                break
+
+
+def readings(text: str) -> Iterator[Reading]:
+    """The text as it stands, then each further reading as long as decoding changes it.
+
+    At most three orders of decoding, each of a fixed number of passes.
+    """
+    yield Reading(text=text, passes=())
+    hurried = False
+    for reading in _in_order(text, _KINDS):
+        hurried = hurried or _hurries(reading)
+        yield reading
+    for kinds in _INNER_FIRST if hurried else ():
+        yield from _in_order(text, kinds, _KINDS)

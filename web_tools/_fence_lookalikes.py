@@ -23,6 +23,7 @@ LOOKALIKES: Final[tuple[tuple[str, str, str], ...]] = (
         "AB 2F1 2264 2266 2268 226A 226E 2270 2272 2274 2276 2278 227A 227C 227E 22B0 22D6 22D8 22DA 22DC 22DE 22E6 22E8 2329 23F4 25C0-25C5 276C 2770 27E8 27EA 27EC 27EE 2976 2991 2993 2995 29C0 29FC 2A79 2A7B 2A7D 2A7F 2A81 2A83 2A85 2A87 2A89 2A8B 2A8D 2A8F 2A91 2A93 2A95 2A97 2A99 2A9B 2A9D 2A9F 2AA1 2AA3 2AA6 2AA8 2AAF 2AB1 2AB3 2AB5 2AB7 2AB9 2ABB 2AF7 2AF9 2BC7 3008 300A FE3D FE3F FE64 FF1C",
         "Unicode 15.1 character names",
     ),
+    ("<", "22B2 22B4 22EA 22EC 2343 1F780", "triangles and a boxed sign; look like the bracket"),
     ("/", "2F", "ASCII"),
     ("/", "32E8 FF89", "NFKD and full case folding, Unicode 15.1"),
     (
@@ -288,5 +289,6 @@ LOOKALIKES: Final[tuple[tuple[str, str, str], ...]] = (
     (" ", "2028", "general category Zl"),
     (" ", "2029", "general category Zp"),
     (" ", "20 A0 1680 2000-200A 202F 205F 3000", "general category Zs"),
+    (" ", "29F5 29F9", "reverse solidus, as in ASCII"),
     (" ", "2B9-2C1 2C6-2D1 2EC 2EE A78B-A78C", "modifier quotes"),
 )

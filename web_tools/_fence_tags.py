@@ -51,7 +51,8 @@ def _name() -> re.Pattern[str]:
     return re.compile(f"({_letters(_NAME_LETTERS)})")
 
 
-_WIDE_BRACKET: Final = "\U0001d236"  # the only bracket beyond the basic plane; a test says so
+# The only brackets beyond the basic plane; a test says so.
+_WIDE_BRACKETS: Final = ("\U0001d236", "\U0001f780")
 _LETTERS_ONLY: Final = {
     **{ord(character): None for character in _SKIPPED},
     **{ord(short): letters for letters, short in _visible_tables.TWO_LETTERS.items()},
@@ -141,7 +142,7 @@ def _may_have_tag(text: str) -> bool:
     """Cheap test that saves folding a text that is not ASCII; true when in doubt."""
     if text.isascii():
         return len(text) < _SHORT_CHARS or _spells_name_plainly(text.encode())
-    if len(text) < _SHORT_CHARS or _WIDE_BRACKET in text:
+    if len(text) < _SHORT_CHARS or any(bracket in text for bracket in _WIDE_BRACKETS):
         return True
     found = _letters_after_brackets(text)
     for first in itertools.islice(found, _MAX_LOOKS):

@@ -69,11 +69,15 @@ _NAMED_BRACKET: Final = re.compile(
     r".*(?:LESS-THAN|LEFT-POINTING (?:DOUBLE |CURVED )?ANGLE|LEFT (?:DOUBLE |CURVED )?ANGLE"
     r"|LEFT ARROWHEAD)"
 )
+# Triangles that point to the left by what they mean, or in a box.
+_SHOWN_BRACKETS: Final = frozenset("\u22b2\u22b4\u22ea\u22ec\u2343\U0001f780")
 _NAMED_CLOSER: Final = re.compile(
     "GREATER-THAN|RIGHT-POINTING|RIGHT (DOUBLE |CURVED )?ANGLE|RIGHT ARROWHEAD"
 )
 _SKIPPED: Final = frozenset({"Zs", "Zl", "Zp", "Pd", "Pc", "Cc", "Cf", "Mn", "Me"})
-_PUNCTUATION: Final = frozenset("\"'`.,:;!?*_~+=|/\\()[]{}@#$^&%\u2018\u2019\u201c\u201d\u00b7")
+_PUNCTUATION: Final = frozenset(
+    "\"'`.,:;!?*_~+=|/\\()[]{}@#$^&%\u2018\u2019\u201c\u201d\u00b7\u29f5\u29f9"
+)
 # Default-ignorable, and what shows as nothing: Unicode's DerivedCoreProperties, Braille blank.
 _INVISIBLE: Final = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
@@ -87,7 +91,7 @@ def _read(character: str) -> str:
     """`<`, a letter or letters of the name, nothing for what is skipped, `.` for the rest."""
     name = unicodedata.name(character, "")
     decomposed = unicodedata.normalize("NFKD", character).casefold()
-    if _NAMED_BRACKET.match(name) or "<" in decomposed:
+    if _NAMED_BRACKET.match(name) or "<" in decomposed or character in _SHOWN_BRACKETS:
         return "<"
     if _NAMED_CLOSER.search(name):
         return "."
@@ -123,7 +127,31 @@ def _script(found: re.Match[str]) -> str:
     return chr(value) if value < 0x110000 else "\ufffd"
 
 
+# Spellings that say where they end; what is inside of another one is always one of them.
+_WHOLE: Final = re.compile(
+    r"(?P<reference>&(?:#\d+|#[xX][\da-fA-F]+|[A-Za-z]\w*);)|(?P<byte>%[0-7][\da-fA-F])"
+    rf"|{_SCRIPT.pattern}",
+    re.ASCII,
+)
+
+
+def _undone(found: re.Match[str]) -> str:
+    if found["reference"]:
+        return html.unescape(found[0])
+    return unquote(found[0]) if found["byte"] else _SCRIPT.sub(_script, found[0])
+
+
 def _readings(text: str) -> Iterator[str]:
+    """What a reader may make of a text who undoes encodings one after the other, or from within."""
+    yield from _one_after_the_other(text)
+    inner = text
+    for _ in range(2 * _ROUNDS):
+        inner = _WHOLE.sub(_undone, inner)
+    if inner != text:
+        yield from _one_after_the_other(inner)
+
+
+def _one_after_the_other(text: str) -> Iterator[str]:
     """The text, and what is left of it when a reader undoes up to four encodings."""
     yield text
     for _ in range(_ROUNDS):

@@ -245,8 +245,12 @@ def _decode_once(text: str, opener: str) -> str:
 
 
 def forged_tag_in(text: str, *, rounds: int = ROUNDS) -> bool:
-    """Whether any spelling of the fence's tag stands in the text, decoded up to *rounds* times."""
-    found = f"<{NAME}" in _skeleton(text)
+    """Whether any spelling of the fence's tag stands in the text, decoded up to *rounds* times.
+
+    When nothing is said about rounds, it is read from the innermost spelling outwards as well.
+    """
+    found = rounds == ROUNDS and spelled_tag_in(text)
+    found = found or f"<{NAME}" in _skeleton(text)
     for opener in tuple(_DECODERS) * rounds:
         decoded = _decode_once(text, opener)
         found = found or (decoded != text and f"<{NAME}" in _skeleton(decoded))
