@@ -57,6 +57,10 @@ def test_the_order_in_which_a_reader_decodes_hides_no_tag(tag: str, before: str)
         f"%EF%B%43%9C{NAME}>",
         f"<\\ud835\\u%64c2e{NAME[1:]}>",
         # One spelling has to be read at once, another one from within.
+        f"<\\ud835\\u\\x64c2e{NAME[1:]}>",
+        f"\\00003\\x63/{NAME}>",
+        f"&#x3%43&/{NAME}>",
+        f"&amp%3Blt;/untrust&#x65&#100;{NAME[9:]}>",
         f"&#x3%43;/untrust&#x65&#100;{NAME[9:]}>",
     ],
 )  # fmt: skip
@@ -94,6 +98,7 @@ def test_the_passes_do_not_grow_with_the_text(shape: str) -> None:
 def test_what_looks_like_a_bracket_is_one(bracket: str) -> None:
     """In front of the name only."""
     assert "(page text, not a fence: /" in shown(f"{bracket}/{NAME}>")
+    assert spelled_tag_in(f"{bracket}/{NAME}>")
     assert _fence_tags.find_tags(f"H {bracket} G") == []
 
 
@@ -101,3 +106,4 @@ def test_a_reverse_solidus_is_skipped() -> None:
     """The operators as well as the one of ASCII."""
     for solidus in "\\\u29f5\u29f9":
         assert "(page text, not a fence: /" in shown(f"<{solidus}/{NAME}>")
+        assert spelled_tag_in(f"<{solidus}/{NAME}>")
