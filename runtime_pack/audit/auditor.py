@@ -112,6 +112,13 @@ def _signed_upto(notes: str, roots: dict[int, str], name: str, key: bytes) -> in
     return signed
 
 
+def _older(log: Path) -> list[Path]:
+    """The full files; a second name of the one that is written is none."""
+    named = [p for p in log.parent.iterdir() if p.name[:-6] == f"{log.name}."]
+    full = [p for p in named if set(p.name[-6:]) <= set("0123456789")]
+    return sorted(p for p in full if not p.samefile(log))
+
+
 def main(log: Path, key_line: str) -> str:
     """What the log proves.
 
@@ -121,7 +128,7 @@ def main(log: Path, key_line: str) -> str:
     """
     name, _, coded = key_line.strip().split("+", 2)
     lines = _Lines()
-    for file in (*sorted(log.parent.glob(f"{log.name}.{'[0-9]' * 6}")), log):
+    for file in (*_older(log), log):
         *whole, torn = file.read_bytes().split(b"\n")
         if torn:
             raise ValueError(f"{file}: the last line is torn")

@@ -139,7 +139,7 @@ class Wanted:
         if until is not None and not (row.at is not None and row.at < until):
             return False
         return all(
-            fnmatchcase(str(getattr(row, name) or ""), _plain(pattern))
+            (value := getattr(row, name)) is not None and fnmatchcase(str(value), _plain(pattern))
             for name, pattern in self.patterns()
         )
 

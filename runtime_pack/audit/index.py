@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,7 +24,16 @@ from runtime_pack.audit.files import older_segments
 from runtime_pack.errors import AuditError
 from runtime_pack.given_files import MAX_LINE_BYTES, chunks, opened
 
-__all__ = ("GROUPS", "EventIndex", "Place", "check_index", "default_index", "logs_in")
+__all__ = (
+    "GROUPS",
+    "EventIndex",
+    "Place",
+    "check_index",
+    "check_place",
+    "default_index",
+    "forget_index",
+    "logs_in",
+)
 
 _SCHEMA: Final = 1
 _SQLITE: Final = b"SQLite format 3\0"
@@ -118,6 +128,54 @@ def check_index(path: Path) -> None:
         raise AuditError(f"the index {path} cannot be used: {error}") from error
     if first and first != _SQLITE:
         raise AuditError(f"{path} is no index: it is left alone")
+
+
+def forget_index(path: Path) -> None:
+    """Delete an index, if there is one.
+
+    Raises:
+        AuditError: what is there is no index of ours, or cannot be deleted.
+    """
+    try:
+        check_index(path)
+        if not path.exists():
+            return
+        if path.stat().st_size and not _is_ours(path):
+            raise AuditError(f"{path} is no index of ours: it is left alone")
+        for name in (path, *(path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm"))):
+            name.unlink(missing_ok=True)
+    except OSError as error:
+        raise AuditError(f"the index {path} cannot be deleted: {error}") from error
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether it is a SQLite file with the tables of an index, of whichever version."""
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        ) as db:
+            names = {str(row[0]) for row in db.execute("SELECT name FROM sqlite_master")}
+    except sqlite3.Error:
+        return False
+    return {"files", "events", "denials"} <= names
+
+
+_BESIDE: Final = re.compile(r"(?:\.[0-9]{6}|\.checkpoints|\.tombstone|\.next|\.torn-[0-9]+)?\Z")
+
+
+def check_place(path: Path, logs: tuple[Path, ...]) -> None:
+    """An index stands in no file of a log, also in none that is not there yet.
+
+    Raises:
+        AuditError: it would.
+    """
+    for log in logs:
+        same = path.absolute().parent.resolve() == log.absolute().parent.resolve()
+        taken = (
+            same and path.name.startswith(log.name) and _BESIDE.match(path.name[len(log.name) :])
+        )
+        if taken or (path.exists() and log.exists() and path.samefile(log)):
+            raise AuditError(f"{path} is a file of the log {log}: an index stands elsewhere")
 
 
 class EventIndex:

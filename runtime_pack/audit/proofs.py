@@ -52,6 +52,17 @@ class Leaves:
             raise AuditError(f"the log has no line {size}")
         return self.hashes[: size - self.before.size]
 
+    def root(self, size: int) -> bytes:
+        """The root of a former tree, from its lines.
+
+        Raises:
+            AuditError: as for `upto`.
+        """
+        hashes, tree = self.upto(size), Frontier(self.before.size, self.before.peaks)
+        for leaf in hashes:
+            tree.add(leaf)
+        return tree.root()
+
 
 def read_leaves(log: Path) -> Leaves:
     """The tree of the log at *log*. Verifies nothing.
@@ -119,7 +130,7 @@ def check_proof(proof: str, line: bytes, keys: Iterable[VerifyKey]) -> int:
 def watch(log: Path, known: SignedNote | None, keys: Iterable[VerifyKey]) -> SignedNote:
     """The last checkpoint of a log, if the log goes on from the one that is known.
 
-    What a witness does before it stores a checkpoint: signature, then consistency.
+    What a witness does before it stores a checkpoint: signature, root of the lines, consistency.
 
     Raises:
         AuditError: it is by no trusted key, over fewer lines, or not of a log that goes on.
@@ -132,7 +143,8 @@ def watch(log: Path, known: SignedNote | None, keys: Iterable[VerifyKey]) -> Sig
         raise AuditError("the log has no checkpoint by a trusted key")
     said = notes[-1].checkpoint
     leaves = read_leaves(log)
-    hashes = leaves.upto(said.size)
+    if leaves.root(said.size) != said.root:
+        raise AuditError("the last checkpoint is not over these lines: verify the log")
     if known is None:
         return notes[-1]
     old = known.checkpoint
@@ -140,14 +152,18 @@ def watch(log: Path, known: SignedNote | None, keys: Iterable[VerifyKey]) -> Sig
         raise AuditError(f"what is known is a checkpoint of {old.origin}, not of {said.origin}")
     if old.size > said.size:
         raise AuditError(
-            f"the log was cut or put back: {old.size} lines are known, it has {said.size}"
+            f"the log was cut or put back, or it is another log than the one that is known:"
+            f" {old.size} lines are known, it has {said.size}"
         )
     try:
-        proof = consistency_proof(old.size, hashes, leaves.before)
+        proof = consistency_proof(old.size, leaves.upto(said.size), leaves.before)
     except IndexError as error:
         raise AuditError(f"the log cannot be held against what is known: {error}") from error
     if not is_consistent(old.size, old.root, said.size, said.root, proof):
-        raise AuditError(f"the log does not go on from the {old.size} lines that are known")
+        raise AuditError(
+            f"the log does not go on from the {old.size} lines that are known, or those are of"
+            " another log"
+        )
     return notes[-1]
 
 

@@ -61,7 +61,8 @@ _IN_OPENING: Final = (EventType.LOG_OPENED, EventType.LOG_RECOVERED)
 class LogStatus(StrEnum):
     """The outcome of a verification.
 
-    `verified`: every line follows, and a head or checkpoint kept elsewhere is the last line.
+    `verified`: every line follows, and a head or checkpoint kept elsewhere is the last line, or the
+    one before the closing line.
     `signed`: every line to a closing line is under a checkpoint of a trusted key; nothing was kept
     elsewhere, so that it was put back to an earlier closing line cannot be excluded. `chained`:
     every line follows to a closing line, and neither key nor head was given, so an end that was
@@ -495,7 +496,7 @@ class _Verifier:
             return LogStatus.TAMPERED
         outside = {h.seq for h in self._heads}
         outside |= {n.checkpoint.size for n in self._kept if n.checkpoint.size in walk.roots}
-        if walk.seq in outside:
+        if walk.seq in outside or (walk.closed and walk.seq - 1 in outside):
             return LogStatus.VERIFIED
         if self._heads or self._kept or not walk.closed:
             return LogStatus.OPEN
@@ -534,7 +535,7 @@ def verify_lines(lines: Sequence[bytes], heads: Sequence[LogHead] = ()) -> Verif
         elif walk.digests[head.seq] != head.sha256:
             faults.append(Fault(line=head.seq, problem="is not the line of a saved head"))
     status = LogStatus.CHAINED if walk.closed and not heads else LogStatus.OPEN
-    if any(head.seq == walk.seq for head in heads):
+    if any(head.seq == walk.seq or (walk.closed and head.seq == walk.seq - 1) for head in heads):
         status = LogStatus.VERIFIED
     return Verification(
         status=LogStatus.TAMPERED if faults else status,

@@ -73,15 +73,20 @@ def check_command(proof: Path, line: Path, keys: tuple[VerifyKey, ...]) -> int:
 @_json
 def index_command(logs: Path, path: Path | None, rebuild: bool, as_json: bool) -> int:
     """Bring the SQLite index of LOGS, a log or a folder of logs, up to date."""
-    from runtime_pack.audit.index import EventIndex, check_index, default_index, logs_in
+    from runtime_pack.audit.index import (
+        EventIndex,
+        check_place,
+        default_index,
+        forget_index,
+        logs_in,
+    )
 
-    where = path or default_index(logs)
+    where, found = path or default_index(logs), logs_in(logs)
+    check_place(where, found)
     if rebuild:
-        check_index(where)
-        for name in (where, *(where.with_name(f"{where.name}{end}") for end in ("-wal", "-shm"))):
-            name.unlink(missing_ok=True)
+        forget_index(where)
     with EventIndex(where) as index:
-        read = index.update(logs_in(logs))
+        read = index.update(found)
     if as_json:
         say_json({"index": clean_text(str(where)), "read": read})
     else:

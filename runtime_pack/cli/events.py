@@ -17,7 +17,7 @@ import orjson
 
 from runtime_pack.audit.facts import EventFacts, Wanted, facts_of, read_record
 from runtime_pack.audit.following import Follower
-from runtime_pack.audit.index import GROUPS, EventIndex, default_index, logs_in
+from runtime_pack.audit.index import GROUPS, EventIndex, check_place, default_index, logs_in
 from runtime_pack.cli._given import FILE, LOGS
 from runtime_pack.cli._state import is_new, open_state, state_option
 from runtime_pack.cli._text import exit_codes, note, say, say_bytes, say_json
@@ -31,6 +31,7 @@ _CODES: Final = exit_codes({0: "done", 1: "a log cannot be read", 2: "wrong usag
 _TAIL_CODES: Final = exit_codes({0: "done, or interrupted while it followed", 1: "unreadable"})
 _UNITS: Final[Mapping[str, str]] = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _POLL_SECONDS: Final = 0.2
+_MOST: Final = 1_000_000_000
 
 
 class _Moment(click.ParamType[datetime]):
@@ -51,7 +52,23 @@ class _Moment(click.ParamType[datetime]):
         except ValueError:
             problem = f"{text[:80]!r} is no time: 2026-03-01T10:00:00Z, 2026-03-01, 30m, 6h, 7d"
             self.fail(problem, param, ctx)
-        return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        try:
+            return at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        except OverflowError:
+            self.fail(f"{text[:80]!r} is before or after all times", param, ctx)
+
+
+class _Words(click.ParamType[str]):
+    name = "TEXT"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Text that can be looked for: bytes that are no UTF-8 stand in no event."""
+        text = str(value)
+        if not text.isascii() and any("\ud800" <= sign <= "\udfff" for sign in text):
+            self.fail("it is not UTF-8", param, ctx)
+        return text
 
 
 _log = click.option(
@@ -61,7 +78,7 @@ _log = click.option(
     help="A log, or a folder of logs.  [default: the logs of the state folder]",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-_limit = click.option("-n", "limit", type=click.IntRange(1), default=50, show_default=True)
+_limit = click.option("-n", "limit", type=click.IntRange(1, _MOST), default=50, show_default=True)
 _index = click.option("--index", "index_path", type=FILE, help="Where the index is kept.")
 
 
@@ -69,12 +86,16 @@ def _filters(function: Callable[..., int]) -> Callable[..., int]:
     """The options that say which events are wanted."""
     for option in reversed(
         (
-            click.option("--run", help="A run's id or its beginning."),
-            click.option("--agent", help="An agent; * and ? are patterns, here and below."),
-            click.option("--host", help="The host of a denial."),
-            click.option("--rule", help="The rule that decided, such as R4."),
-            click.option("--code", help="The event's code, such as EGR001D or APR*."),
-            click.option("--tool", help="The tool."),
+            click.option("--run", type=_Words(), help="A run's id or its beginning."),
+            click.option(
+                "--agent", type=_Words(), help="An agent; * and ? are patterns, here and below."
+            ),
+            click.option("--host", type=_Words(), help="The host of a denial."),
+            click.option("--rule", type=_Words(), help="The rule that decided, such as R4."),
+            click.option(
+                "--code", type=_Words(), help="The event's code, such as EGR001D or APR*."
+            ),
+            click.option("--tool", type=_Words(), help="The tool."),
             click.option(
                 "--since", type=_Moment(), help="At or after: a time, or 30m, 6h, 7d ago."
             ),
@@ -122,7 +143,7 @@ def ls_command(
 
 
 @command.command("show", epilog=_CODES)
-@click.argument("event")
+@click.argument("event", type=_Words())
 @_log
 @_index
 @_json
@@ -183,7 +204,7 @@ def top_command(
 @command.command("tail", epilog=_TAIL_CODES)
 @_log
 @_filters
-@click.option("-n", "limit", type=click.IntRange(0), default=10, show_default=True)
+@click.option("-n", "limit", type=click.IntRange(0, _MOST), default=10, show_default=True)
 @click.option("-f", "--follow", "goes_on", is_flag=True, help="Go on with what is written.")
 @click.option("--format", "form", type=click.Choice(sorted(FORMATS)), help="As `export` has it.")
 @_json
@@ -271,9 +292,10 @@ def _target(target: Path | None, state_dir: Path | None) -> Path:
 @contextlib.contextmanager
 def _indexed(target: Path, path: Path | None) -> Iterator[EventIndex]:
     """The index of a log or a folder, up to date; in memory where it cannot be kept."""
-    where = path or default_index(target)
+    where, logs = path or default_index(target), logs_in(target)
+    check_place(where, logs)
     with _opened(where, kept=path is not None) as index:
-        index.update(logs_in(target))
+        index.update(logs)
         yield index
 
 

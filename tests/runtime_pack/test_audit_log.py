@@ -165,6 +165,21 @@ def test_lines_that_are_added_to_a_closed_log_are_not_verified(tmp_path: Path) -
     assert verify_log(tmp_path / "log").status is LogStatus.CHAINED
 
 
+def test_a_head_before_the_closing_line_verifies_it_and_no_earlier_one(tmp_path: Path) -> None:
+    """A run's head is saved before its log is closed; any line between them is vouched for by nobody."""
+    path, heads = tmp_path / "log", []
+    with AuditLog(path) as log:
+        for number in (1, 2):
+            log.append(event(number))
+            heads.append(log.head)
+    lines = path.read_bytes().splitlines()
+
+    assert verify_log(path, heads).status is LogStatus.VERIFIED
+    assert verify_lines(lines, heads).status is LogStatus.VERIFIED
+    assert verify_log(path, heads[:1]).status is LogStatus.OPEN
+    assert verify_lines(lines[:-1], heads[:1]).status is LogStatus.OPEN
+
+
 def test_a_cut_without_a_saved_head_is_open_not_verified(tmp_path: Path) -> None:
     """Nothing is wrong with what is there, and nothing says that it is all."""
     written(tmp_path / "log")

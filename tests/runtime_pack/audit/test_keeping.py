@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -263,6 +264,16 @@ def test_a_witness_takes_a_log_that_goes_on_and_no_other(path: Path) -> None:
             watch(path, wrong, KEYS)
 
 
+def test_a_witness_reads_the_lines_and_not_only_their_checkpoint(path: Path) -> None:
+    """A log whose lines were edited is stored by nobody: first time, same size, or grown."""
+    known = watch(path, None, KEYS)
+    smaller = read_checkpoints(path).notes[0]
+    path.write_bytes(path.read_bytes().replace(b'"object"', b'"objecT"'))
+    for before in (None, known, smaller):
+        with pytest.raises(AuditError, match="not over these lines"):
+            watch(path, before, KEYS)
+
+
 # ── the auditor's script ────────────────────────────────────────────────────────────────────────
 
 
@@ -298,6 +309,16 @@ def test_the_script_of_an_auditor_says_what_we_say(path: Path) -> None:
     checkpoints_path(path).write_bytes(notes.removesuffix(f"{last}\n".encode()))
     with pytest.raises(ValueError, match="open, or cut"):
         auditor.main(path, str(SIGNER.key))
+
+
+def test_the_script_reads_the_files_of_the_log_and_no_others(tmp_path: Path) -> None:
+    """Signs of patterns in its name are themselves; a second name of its last file is none."""
+    path = tmp_path / "run[1]*.jsonl"
+    written(path, 8)
+    os.link(path, path.with_name(f"{path.name}.000099"))
+    path.with_name("run1.jsonl.000001").write_text("another log's")
+
+    assert auditor.main(path, str(SIGNER.key)).endswith(str(verify_log(path, keys=KEYS).head))
 
 
 @settings(max_examples=15, deadline=None)

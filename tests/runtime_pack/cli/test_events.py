@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -315,3 +317,62 @@ def test_events_are_exported(run: Run, log: Path) -> None:
     code, out, err = run("events", "export", "--log", str(log), "--format", "cef")
     assert (1, len(lines)) == (code, len(out.splitlines()))
     assert "1 line(s)" in err
+
+
+@pytest.mark.parametrize("end", ["", ".checkpoints", ".000001", ".tombstone"])
+@pytest.mark.parametrize("command", [("audit", "index"), ("events", "ls")])
+def test_an_index_stands_in_no_file_of_a_log(
+    run: Run, log: Path, end: str, command: tuple[str, str]
+) -> None:
+    """Neither made nor made anew there: what is there is evidence."""
+    place = log.with_name(f"{log.name}{end}")
+    before = {path: path.read_bytes() for path in log.parent.iterdir()}
+    named = (str(log), "--rebuild") if command[0] == "audit" else ("--log", str(log))
+    code, _, err = run(*command, *named, "--index", str(place))
+
+    assert (1, True) == (code, "a file of the log" in err)
+    assert before == {path: path.read_bytes() for path in log.parent.iterdir()}
+
+
+def test_only_an_index_of_ours_is_made_anew(run: Run, log: Path, tmp_path: Path) -> None:
+    """Whatever else stands under the name is left as it is: text, another's tables, another log."""
+    other = tmp_path / "other.jsonl"
+    other.write_bytes(log.read_bytes())
+    text, tables = tmp_path / "notes", tmp_path / "tables.sqlite3"
+    text.write_text("mine")
+    with contextlib.closing(sqlite3.connect(tables)) as db:
+        db.execute("CREATE TABLE events (id)")
+    for place in (other, text, tables):
+        before = place.read_bytes()
+        code, _, err = run("audit", "index", str(log), "--index", str(place), "--rebuild")
+        assert (1, True, before) == (code, "left alone" in err, place.read_bytes())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--since", "0001-01-01T00:00:00+23:00"),
+        ("--until", "9999-12-31T23:59:59-23:00"),
+        ("-n", "9" * 22),
+        ("--run", "r\udc80"),
+        ("--host", "\udcff*"),
+    ],
+)
+@pytest.mark.parametrize("which", ["ls", "tail"])
+def test_what_cannot_be_asked_for_is_wrong_usage(
+    run: Run, log: Path, which: str, options: tuple[str, str]
+) -> None:
+    """Times beyond all times, numbers beyond a count, and bytes that are no text."""
+    code, out, err = run("events", which, "--log", str(log), *options)
+    assert (2, "") == (code, out)
+    assert "Traceback" not in err
+
+
+def test_a_pattern_for_anything_asks_for_something(run: Run, log: Path) -> None:
+    """`--host '*'` means events that have a host, by the index and by the files."""
+    listed_ones, tailed = (
+        run("events", which, "--log", str(log), "-n", "99", "--host", "*", "--json")[1]
+        for which in ("ls", "tail")
+    )
+    assert listed_ones == tailed
+    assert 3 == len(tailed.splitlines())
