@@ -67,6 +67,11 @@ class Read:
         value = self.object.get(name)
         return value if type(value) is int else None
 
+    def port(self) -> int | None:
+        """The port of the object, if it is one: the forms take no other number there."""
+        value = self.number("port")
+        return value if value is not None and 0 <= value < 1 << 16 else None
+
 
 def read(record: Record) -> Read:
     """The event of a line's object; total."""

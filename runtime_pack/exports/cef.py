@@ -23,7 +23,7 @@ def cef_line(record: Record) -> str:
     event = read(record)
     head = ("CEF:0", VENDOR, PRODUCT, "1", event.code, event.type)
     severity = _SEVERITIES.get(event.severity, 5)
-    host, port = event.said("host") if event.is_violation else "", event.number("port")
+    host, port = event.said("host") if event.is_violation else "", event.port()
     named = (
         ("rt", str(event.micros // 1000)),
         ("externalId", event.id),

@@ -89,7 +89,7 @@ def _destination(event: Read) -> dict[str, object]:
         {
             "address": host,
             name: host.strip("[]") if name == "ip" else host,
-            "port": event.number("port"),
+            "port": event.port(),
         }
     )
 

@@ -102,7 +102,7 @@ def _network(event: Read) -> dict[str, object]:
             "type_uid": 400100 + activity,
             "connection_info": {"direction_id": 2, "protocol_name": "tcp"},
             "app_protocol_name": event.said("proto"),
-            "dst_endpoint": _endpoint(host, event.number("port")),
+            "dst_endpoint": _endpoint(host, event.port()),
             "unmapped": compact(
                 {
                     "subject": dict(event.subject),

@@ -60,7 +60,7 @@ def log_record(record: Record) -> dict[str, object]:
         "runtime_pack.rule": event.said("rule"),
         "runtime_pack.reason": event.said("reason_code", "code"),
         "server.address": event.said("host") if event.is_violation else "",
-        "server.port": event.number("port") if event.is_violation else None,
+        "server.port": event.port() if event.is_violation else None,
         _CONVERSATION: event.said("run"),
         _AGENT: event.said("agent"),
         _TOOL: event.said("tool"),

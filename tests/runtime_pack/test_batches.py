@@ -274,11 +274,11 @@ def test_no_call_runs_beside_an_exclusive_one_that_did_not_stop(threaded: bool, 
     shelf = ToolShelf()
     second = "t:x" if first == "t:stubborn" else "t:plain"
     if threaded:
-        made = catalog_tool(name=first, timeout_seconds=0.05)(stubborn.blocks)
+        made = catalog_tool(name=first, timeout_seconds=0.5)(stubborn.blocks)
         shelf.tools.append(made)
     else:
         shelf.add(first, does=stubborn.awaits, timeout_seconds=0.05)
-    shelf.add(second, does=looks, timeout_seconds=0.06)
+    shelf.add(second, does=looks, timeout_seconds=0.4)
     exclusively(shelf, "t:x")
 
     class Releasing(ScriptedModel):

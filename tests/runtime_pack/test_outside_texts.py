@@ -18,6 +18,7 @@ from typing import Any
 import attrs
 import pytest
 
+import runtime_pack
 from runtime_pack import (
     AssistantMessage,
     AuditLog,
@@ -53,7 +54,8 @@ from web_tools.testing import assert_fenced
 from web_tools.testing_site import LoopbackSite, SiteAnswer
 
 WEB_CATALOG = build_web_tool_catalog()
-ROOT = Path(__file__).parents[2]
+# Where the packages are: in the tree, or installed.
+ROOT = Path(runtime_pack.__file__).parents[1]
 WORD = "zebra-of-the-outside"
 BLOCK = re.compile(
     r'<untrusted-web-content nonce="([0-9a-f]{32})"[^\n]*\n.*?\n</untrusted-web-content nonce="\1">',

@@ -289,8 +289,25 @@ def records(draw: st.DrawFn) -> Record:
     return body
 
 
+# A port that is none.
+NO_PORT: Record = {
+    "code": "EGR001D",
+    "id": "x",
+    "object": {"port": -1},
+    "seq": 1,
+    "severity": "medium",
+    "subject": {},
+    "ts": "2026-03-01T04:00:00.000000Z",
+    "type": "sandbox:violation",
+    "v": 1,
+    "decision": {},
+}
+
+
 @settings(max_examples=25, deadline=None)
 @given(records())
+@example(NO_PORT)
+@example({**NO_PORT, "object": {"port": 1 << 16}})
 def test_every_event_is_valid_ocsf(record: Record) -> None:
     """By the schema of 1.8.0, with the profiles that it names."""
     assert [] == ocsf_faults(ocsf_event(record))
