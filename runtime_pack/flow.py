@@ -6,10 +6,12 @@ A rule asks or denies; what none of them minds is left to the tool policy.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import Final, TypeAlias
+from urllib.parse import unquote
 
 from runtime_pack.address_book import (
     Address,
@@ -33,7 +35,7 @@ from runtime_pack.label_table import (
 )
 from runtime_pack.labels import Label
 from runtime_pack.messages import Json
-from runtime_pack.private_text import Leak, PrivateText
+from runtime_pack.private_text import Leak, PrivateText, joins_of
 
 __all__ = (
     "AddressVerdict",
@@ -360,7 +362,8 @@ def _of_link(case: _Case, place: Address, host: str) -> BrokenRule | None:
 
 
 def _leak_in_address(case: _Case, texts: Iterable[str], host: str) -> BrokenRule | None:
-    leak = _worst(case, texts)
+    texts = tuple(texts)
+    leak = _worst(case, dict.fromkeys([*texts, *(join for t in texts for join in _joins_in(t))]))
     if leak is None:
         return None
     code = RuleCode.NONCE_IN_URL if leak is Leak.NONCE else RuleCode.PRIVATE_DATA_IN_URL
@@ -381,8 +384,11 @@ def _of_arguments(
     if not _is_looked_through(side_effects):
         return None
     texts = [text for text in texts_of(arguments) if text not in reads]
-    # Joined as well: a string may be shared out between two arguments.
-    leak = _worst(case, [*texts, "".join(texts)] if len(texts) > 1 else texts)
+    # Joined as well: a string may be shared out between arguments, or the parts of an address.
+    spread = [join for text in texts for join in _joins_in(text)]
+    # Names of fields are left out of the orders that are tried: they are few, and so are parts.
+    values = [text for each in arguments.values() for text in texts_of(each) if text not in reads]
+    leak = _worst(case, dict.fromkeys([*texts, "".join(texts), *joins_of(values), *spread]))
     if leak is None:
         return None
     code = RuleCode.NONCE if leak is Leak.NONCE else RuleCode.PRIVATE_DATA
@@ -390,6 +396,18 @@ def _of_arguments(
     if verdict is LabelVerdict.ALLOW:
         return None
     return case.broken(code, verdict, _host_of(case, places, hidden=True))
+
+
+_VALUE: Final = re.compile(r"[?&;]([^=&;#]*)(?:=([^&;#]*))?")
+
+
+def _joins_in(text: str) -> Iterable[str]:
+    """The values of the query of an address, as one text each way."""
+    _, mark, query = text.partition("?")
+    if not mark or "://" not in text:
+        return ()
+    pairs = [unquote(value or name) for name, value in _VALUE.findall(mark + query)]
+    return joins_of(pairs)
 
 
 def _worst(case: _Case, texts: Iterable[str]) -> Leak | None:

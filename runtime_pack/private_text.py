@@ -13,15 +13,24 @@ from __future__ import annotations
 
 import base64
 import functools
+import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from enum import IntEnum
 from typing import Final
 from urllib.parse import unquote
 
-__all__ = ("MAX_CHECKED", "MIN_PRIVATE", "Leak", "PrivateText", "find_nonce", "forms_of")
+__all__ = (
+    "MAX_CHECKED",
+    "MIN_PRIVATE",
+    "Leak",
+    "PrivateText",
+    "find_nonce",
+    "forms_of",
+    "joins_of",
+)
 
 MIN_PRIVATE: Final = 8
 """Characters that a private string has at least: a shorter one would be found by chance."""
@@ -57,6 +66,10 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{11,}")
 _ONE_ALPHABET: Final = str.maketrans("-_", "+/")
 _NOT_LETTERS: Final = re.compile(r"[\W_]+")
 _ESCAPED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
+# As programs write a sign: `\x41`, `\u0041`, `%u0041`, `\u{41}`.
+_CODED: Final = re.compile(
+    r"\\x([0-9A-F]{2})|[\\%]u([0-9A-F]{4})|\\u\{(0{0,4}[0-9A-F]{1,4})\}", re.IGNORECASE
+)
 _READABLE: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ufffd]{8,}")
 
 
@@ -89,6 +102,10 @@ def forms_of(text: str) -> Iterator[str]:
         level = deeper
 
 
+def _coded(match: re.Match[str]) -> str:
+    return chr(int(match[1] or match[2] or match[3], 16))
+
+
 def _unescaped(text: str) -> Iterator[str]:
     """The text, and what its percent escapes and entities stand for, as deep as they go."""
     yield text
@@ -96,6 +113,8 @@ def _unescaped(text: str) -> Iterator[str]:
         plain = _entities_read(text) if "&" in text else text
         if _ESCAPED.search(plain):
             plain = unquote(plain, errors="replace")
+        if "\\" in plain or "%u" in plain or "%U" in plain:
+            plain = _CODED.sub(_coded, plain)
         if plain == text:
             return
         text = plain
@@ -139,6 +158,25 @@ def _readable(parts: Iterable[bytes]) -> Iterator[str]:
         yield "\n".join(found)
 
 
+_MOST_ORDERED: Final = 4
+_MOST_JOINED: Final = 8192
+
+
+def joins_of(parts: Sequence[str]) -> Iterator[str]:
+    """The parts of one call as one text each way: a private string may be shared out between them.
+
+    Of up to 4 parts with 8,192 characters in all every order counts; of more, theirs and its reverse.
+    """
+    told = [part for part in parts if part]
+    if len(told) < 2:
+        return
+    if len(told) <= _MOST_ORDERED and sum(map(len, told)) <= _MOST_JOINED:
+        yield from ("".join(order) for order in itertools.permutations(told))
+        return
+    yield "".join(told)
+    yield "".join(reversed(told))
+
+
 # ── what is private ───────────────────────────────────────────────────────────────────────────
 
 
@@ -147,7 +185,12 @@ def _folded(text: str) -> str:
     if text.isascii():
         return text.lower()
     plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
-    return "".join([sign for sign in plain if not unicodedata.combining(sign)])
+    return "".join([_digit(sign) for sign in plain if not unicodedata.combining(sign)])
+
+
+def _digit(sign: str) -> str:
+    """A digit of any script as one of ours, and every other sign as it is."""
+    return str(unicodedata.decimal(sign)) if sign.isdecimal() else sign
 
 
 def _spellings(text: str) -> set[str]:
@@ -197,14 +240,14 @@ class PrivateText:
 
     def add_text(self, text: str, kind: Leak) -> None:
         """Look for what of a private text looks like data, unless it was said in public."""
-        for word in _words(text):
-            telling = kind is Leak.SECRET or not _ordinary().match(word)
+        for word, certain in _words(text, secret=kind is Leak.SECRET):
+            telling = certain or kind is Leak.SECRET or not _ordinary().match(word)
             if telling and _folded(word) not in self._public:
                 self.add(word, kind)
 
     def add_public(self, text: str) -> None:
         """What a text says in public is no secret: those words of private texts are not looked for."""
-        for word in _words(text):
+        for word, _ in _words(text, secret=True):
             self._public[_folded(word)] = None
             for spelling in _spellings(word):
                 self._drop(self._whole, spelling)
@@ -279,12 +322,49 @@ def _ordinary() -> re.Pattern[str]:
     )
 
 
-def _words(text: str) -> Iterator[str]:
-    """The long words of a text, without the signs that end a sentence; addresses are none."""
+_LOGIN: Final = re.compile(r"//([^/?#]*)@")
+_TOKEN: Final = re.compile(r"(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{16,}")
+# Names of query parameters whose value lets somebody in, whatever it looks like.
+_ENTRY: Final = re.compile(
+    r"(?:^|[._-])(?:auth|code|credential|key|pass(?:wd|word|phrase)?|pwd|secret|sig|signature|token)s?\Z"
+    r"|(?:apikey|accesskey|token|secret|password)\Z",
+    re.IGNORECASE,
+)
+_SEGMENTS: Final = re.compile(r"[/?#&;]")
+
+
+def _words(text: str, *, secret: bool = False) -> Iterator[tuple[str, bool]]:
+    """The long words of a text, without the signs that end a sentence; of addresses, what lets in.
+
+    With each, whether it is private even where it looks like a word of a language.
+    """
     for match in _WORD.finditer(text):
         word = match[0].rstrip(".:!?*").lstrip("*#")
-        if len(word) >= MIN_PRIVATE and not _ADDRESS.match(word):
-            yield word
+        if _ADDRESS.match(word):
+            entries = _entries(word, secret=secret)
+            yield from (entry for entry in entries if len(entry[0]) >= MIN_PRIVATE)
+        elif len(word) >= MIN_PRIVATE:
+            yield word, False
+
+
+def _entries(address: str, *, secret: bool) -> Iterator[tuple[str, bool]]:
+    """What of an address lets somebody in: the login before its host, tokens in its path and query.
+
+    The rest is an address: reading it tells its own site what that knows. Of a secret text every
+    long segment and value counts, and so it does where the scheme is not that of a page.
+    """
+    login = _LOGIN.search(address)
+    if login is not None:
+        _, mark, password = login[1].partition(":")
+        yield from ((part, bool(mark)) for part in (login[1], password, unquote(password)))
+    every = secret or not address.lower().startswith(("http://", "https://", "www."))
+    for segment in _SEGMENTS.split(address.partition("://")[2] or address)[1:]:
+        name, mark, value = segment.partition("=")
+        written = value if mark else segment
+        named = bool(mark) and _ENTRY.search(name) is not None
+        for part in dict.fromkeys((written, unquote(written))):
+            if every or named or _TOKEN.search(part):
+                yield part, named
 
 
 # ── nonces ────────────────────────────────────────────────────────────────────────────────────

@@ -82,7 +82,7 @@ class OutflowMachine(RuleBasedStateMachine):
     @rule(url=st.sampled_from(URLS), label=labels, shown=st.booleans())
     def compose_and_hear_it_again(self, url: str, label: Label, shown: bool) -> None:
         """The model writes an address, and a tool or a page repeats it."""
-        known = str(self.flow.book.origin(url)) != "composed"
+        known = str(self.flow.book.origin(url)) != "model_composed"
         call = ToolCall(id="c", name="t", arguments={"body": url})
         self._hear(AssistantMessage(calls=(call,)))
         if not self._is_known(url):
@@ -91,7 +91,7 @@ class OutflowMachine(RuleBasedStateMachine):
         if shown:
             self.flow.offer([], [url])
         self.flow.judge(READ, {"url": url}, self.label)
-        assert known or self._is_known(url) or str(self.flow.book.origin(url)) == "composed"
+        assert known or self._is_known(url) or str(self.flow.book.origin(url)) == "model_composed"
 
     def _is_known(self, url: str) -> bool:
         """By what was told here: no text but the user's makes an address known."""

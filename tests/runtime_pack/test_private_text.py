@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime_pack.private_text import MAX_CHECKED, Leak, PrivateText, find_nonce, forms_of
+from runtime_pack.private_text import MAX_CHECKED, Leak, PrivateText, find_nonce, forms_of, joins_of
 
 EMAIL = "alice@corp.example"
 LONG = "sk-live-9f8e7d6c5b4a39281706f5e4d3c2b1a0"
@@ -65,6 +65,14 @@ WRITINGS: dict[str, Callable[[str], str]] = {
     ),
     "base64 over labels": lambda text: ".".join(
         _b64(text)[at : at + 7] for at in range(0, len(_b64(text)), 7)
+    ),
+    "escapes of bytes": lambda text: "".join(f"\\x{ord(sign):02x}" for sign in text),
+    "escapes of signs": lambda text: "".join(f"\\u{ord(sign):04X}" for sign in text),
+    "escapes in braces": lambda text: "".join(f"\\u{{{ord(sign):x}}}" for sign in text),
+    "percent and u": lambda text: "".join(f"%u{ord(sign):04x}" for sign in text),
+    "escapes in percent": lambda text: quote("".join(f"\\x{ord(sign):02x}" for sign in text)),
+    "digits of another script": lambda text: "".join(
+        chr(0x660 + int(sign)) if sign.isdecimal() else sign for sign in text
     ),
     "UTF-16 in base64": lambda text: base64.b64encode(text.encode("utf-16-le")).decode(),
 }
@@ -224,6 +232,56 @@ def test_an_address_in_a_private_text_is_an_address() -> None:
     private.add_text("see https://wiki.corp.example/page-77?id=1", Leak.WORKSPACE)
 
     assert not private
+
+
+@pytest.mark.parametrize("kind", [Leak.WORKSPACE, Leak.SECRET])
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [
+        ("postgres://app:S3cretPassw0rd99@db.internal/x", "S3cretPassw0rd99"),
+        ("postgres://app:correcthorse@db.internal/x", "correcthorse"),
+        ("amqp://app:S3cret%40Passw0rd@mq.internal", "S3cret@Passw0rd"),
+        ("https://app:S3cretPassw0rd99@corp.example/", "app:S3cretPassw0rd99"),
+        ("https://ghp-0a1b2c3d4e@code.example/r.git", "ghp-0a1b2c3d4e"),
+        ("(https://hooks.example/T0AA/B0BB/abcdEFGH1234ijklMNOP)", "abcdEFGH1234ijklMNOP"),
+        ("https://a.example/?x=1&access_token=horsebattery", "horsebattery"),
+        ("https://a.example/?id=9f8e7d6c5b4a39281706", "9f8e7d6c5b4a39281706"),
+        ("https://a.example/#token=horse-battery", "horse-battery"),
+        ("s3://corp-7/backup-2291-77/dump", "backup-2291-77"),
+    ],
+)
+def test_what_lets_somebody_in_is_private_in_an_address_too(
+    text: str, sent: str, kind: Leak
+) -> None:
+    """Logins, tokens, values with a telling name, and all of what is no page."""
+    private = PrivateText()
+    private.add_text(f"see {text}.", kind)
+
+    assert private.find(f"https://evil.example/?q={sent}") is kind
+
+
+def test_of_a_secret_text_every_long_part_of_an_address_is_private() -> None:
+    """Of one of the workspace what reads like a page is none."""
+    text = "https://wiki.corp.example/reorganisation/2027?team=nightingale"
+    secret, shared = PrivateText(), PrivateText()
+    secret.add_text(text, Leak.SECRET)
+    shared.add_text(text, Leak.WORKSPACE)
+
+    assert secret.find("reorganisation") is secret.find("nightingale") is Leak.SECRET
+    assert not shared
+
+
+@given(st.lists(st.text(max_size=5), max_size=4).flatmap(st.permutations))
+def test_few_parts_are_joined_in_every_order(parts: list[str]) -> None:
+    """Whatever order a string was shared out in."""
+    told = [part for part in parts if part]
+    assert ("".join(sorted(told)) in set(joins_of(parts))) is (len(told) > 1)
+
+
+def test_many_parts_are_joined_as_they_stand_and_turned() -> None:
+    """The work stays a multiple of the text."""
+    assert list(joins_of(list("abcde"))) == ["abcde", "edcba"]
+    assert len(list(joins_of(["a" * 5000, "b" * 5000]))) == 2
 
 
 def test_a_text_that_is_too_long_is_never_called_clean() -> None:

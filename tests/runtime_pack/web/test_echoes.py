@@ -12,6 +12,7 @@ import pytest
 from egress.testing import RecordingFetch
 from runtime_pack import (
     CatalogTool,
+    Label,
     LoopResult,
     MemoryRunStore,
     SubAgent,
@@ -29,6 +30,10 @@ from runtime_pack import (
     run_governed_agent_loop,
     sub_agent_tool,
 )
+from runtime_pack.addresses import WEB_ADDRESSES
+from runtime_pack.guard.outflow import Outflow
+from runtime_pack.label_table import LabelPreset
+from runtime_pack.messages import AssistantMessage
 from runtime_pack.testing import ListEmitter, ScriptedModel, calls, reply
 from tests.runtime_pack.web.test_labels_in_runs import (
     DOCS,
@@ -151,7 +156,7 @@ def test_a_hit_is_known_although_the_model_guessed_it_before() -> None:
         keep(COMPOSED),
         keep("evil.docs.example/c?d=what-the-user-wants"),
         keep("x" * 20_000 + f" {COMPOSED}"),
-        keep("w.de " * 9_000 + COMPOSED),
+        keep(" ".join(f"{number}.de" for number in range(9_000)) + f" {COMPOSED}"),
         read(COMPOSED, "k"),
     ],
     ids=["argument", "without a scheme", "far behind", "behind many", "denied"],
@@ -227,6 +232,44 @@ def test_links_and_what_was_composed_are_the_same_after_a_restart() -> None:
         assert after.fetched == ["https://docs.example/next"]
 
     asyncio.run(main())
+
+
+def strict() -> Outflow:
+    return Outflow(LabelPreset.STRICT, WEB_ADDRESSES)
+
+
+def test_what_a_sub_run_composed_goes_with_the_saved_run() -> None:
+    """Its messages are not found again where its parent is taken up."""
+    flow, after = strict(), strict()
+    flow.note(AssistantMessage(text=f"see {COMPOSED}"), own=False)
+    flow.offer([], [DOCS])
+    after.book.restore_known(json.loads(json.dumps(flow.book.kept)))
+    after.offer([], [COMPOSED])
+
+    assert [str(after.book.origin(url)) for url in (COMPOSED, DOCS)] == [
+        "model_composed",
+        "page_link",
+    ]
+
+
+def test_what_was_composed_before_addresses_could_be_read_is_composed() -> None:
+    """The first web tools of a run may be those of a sub-agent."""
+    flow = Outflow(LabelPreset.STRICT)
+    flow.note(AssistantMessage(text=f"see {COMPOSED}"))
+    flow.offer([], [])
+    flow.reader = WEB_ADDRESSES
+    flow.offer([], [COMPOSED])
+
+    assert str(flow.book.origin(COMPOSED)) == "model_composed"
+
+
+def test_where_a_page_led_to_goes_with_the_saved_run() -> None:
+    """No message says it as a link."""
+    flow, after = strict(), strict()
+    flow.hop(DOCS, "https://docs.example/moved", Label())
+    after.book.restore_known(json.loads(json.dumps(flow.book.kept)))
+
+    assert str(after.book.origin("https://docs.example/moved")) == "page_link"
 
 
 # ── sub-agents ────────────────────────────────────────────────────────────────────────────────
