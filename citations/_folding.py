@@ -47,6 +47,7 @@ _MARKUP_RUNS: Final = (
 )
 _LITERAL: Final = re.compile("|".join(_PLAIN_RUNS))
 _MARKDOWN: Final = re.compile("|".join((*_MARKUP_RUNS, *_PLAIN_RUNS)), re.MULTILINE)
+_UNSEEN: Final = re.compile(f"[{_IGNORED}]")
 # In a run of other characters, those that are not simply themselves.
 _SPECIAL: Final = re.compile(
     rf"[{re.escape(_DASHES)}{QUOTE_MARKS}{_IGNORED}…\s{''.join(_LIGATURES)}]"
@@ -131,6 +132,9 @@ def _add(built: _Builder, source: str, match: re.Match[str]) -> None:
     kind = match.lastgroup or ""
     if kind in _BECOMES:
         built.put(_BECOMES[kind], start, end)
+    elif kind == "ignored" and _parts_digits(source, start, end):
+        # Two numbers in a row, or one; nobody can see which.
+        built.put(match[0], start, end)
     elif kind == "other":
         for text, first, last in _decomposed(source, start, end):
             built.put(text, first, last)
@@ -194,11 +198,22 @@ def _decomposed(source: str, start: int, end: int) -> Iterator[tuple[str, int, i
     at = start
     while at < end:
         following = at + 1
+        while _UNSEEN.match(source, at) and following < end and _UNSEEN.match(source, following):
+            following += 1
+        if _UNSEEN.match(source, at) and _parts_digits(source, at, following):
+            yield source[at:following], at, following
+            at = following
+            continue
         # Marks belong to their letter, and their order is no spelling.
         while following < end and unicodedata.combining(source[following]):
             following += 1
         yield _plain(source[at:following]), at, following
         at = following
+
+
+def _parts_digits(source: str, start: int, end: int) -> bool:
+    """Whether what is not seen stands between two digits."""
+    return source[max(0, start - 1) : start].isdigit() and source[end : end + 1].isdigit()
 
 
 def _plain(cluster: str) -> str:
@@ -214,7 +229,7 @@ def _plain(cluster: str) -> str:
     if first == "…":
         return "..."
     if _SPECIAL.match(first):
-        return cluster[1:]
+        return _UNSEEN.sub("", cluster)
     return unicodedata.normalize("NFD", cluster)
 
 

@@ -222,7 +222,9 @@ def _balanced(
     """Where what the mark opens is closed, quotations of the same marks inside it passed over."""
     opened = answer[marks[number]]
     depth = 0
-    for place in marks[number + 1 :]:
+    # No copy of the rest: it would be one for every mark.
+    for later in range(number + 1, len(marks)):
+        place = marks[later]
         mark = answer[place]
         if mark == opened and mark not in closers and _may_open(answer, place, *room):
             depth += 1

@@ -20,6 +20,7 @@ import attrs
 
 from citations._folding import Folded, fold
 from citations._mentions import find_mentions
+from citations._numbers import goes_on_after, goes_on_before
 from citations._quotes import Quote, find_quotes
 from citations.citation import KnowledgeCitation
 from citations.evidence import Evidence, Seen, SourceKind
@@ -49,6 +50,7 @@ _MAX_TRIES: Final = 64
 _ELLIPSIS: Final = re.compile(r"[\[(]?(?:…|\.[ \u00a0]?\.[ \u00a0]?\.(?:[ \u00a0]?\.)?)[\])]?")
 _CUT_ALLOWED: Final = frozenset(".,")
 _NUMBER_SIGNS: Final = frozenset(".,/:")
+_INSIDE_NUMBERS: Final = frozenset(".,/:-'\xd7·^*\u066b\u066c\u2044")
 _UNITS: Final = frozenset("%‰°")
 # Scripts that put no space between words: there a quotation may begin and end anywhere.
 _UNSPACED: Final = re.compile(
@@ -402,8 +404,12 @@ def _begins(folded: Folded, at: int) -> bool:
     further = text[at - 2] if at > 1 else " "
     if _joins(before, first) or unicodedata.combining(first):
         return False
+    if _is_in_number(folded, at):
+        return False
     if not _is_wordy(first):
         return True
+    if first.isnumeric() and goes_on_before(folded.source, folded.origin(at, at + 1)[0]):
+        return False
     if before == "'" and _is_wordy(further):
         return False
     if first.isdigit() and before in _NUMBER_SIGNS and further.isdigit():
@@ -423,13 +429,27 @@ def _ends(folded: Folded, at: int) -> bool:
     further = text[at + 1] if at + 1 < len(text) else " "
     if _joins(last, after) or unicodedata.combining(after):
         return False
+    if _is_in_number(folded, at - 1):
+        return False
     if not _is_wordy(last):
         return True
+    if last.isnumeric() and goes_on_after(folded.source, folded.origin(at - 1, at)[1]):
+        return False
     if after == "'" and _is_wordy(further):
         return False
     if last.isdigit() and (after in _UNITS or (after in _NUMBER_SIGNS and further.isdigit())):
         return False
     return not (after == "-" and folded.is_hyphen(at) and _is_wordy(further))
+
+
+def _is_in_number(folded: Folded, at: int) -> bool:
+    """Whether the sign stands between two digits, and touches both: no quotation is cut there."""
+    if folded.text[at] not in _INSIDE_NUMBERS:
+        return False
+    start, end = folded.origin(at, at + 1)
+    return folded.source[max(0, start - 1) : start].isdigit() and (
+        folded.source[end : end + 1].isdigit()
+    )
 
 
 def _is_wordy(sign: str) -> bool:

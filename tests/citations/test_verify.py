@@ -141,6 +141,89 @@ def test_what_is_merely_similar_is_not_found(answer: str) -> None:
     assert quote.verdict is Verdict.NOT_FOUND
 
 
+HALF = {
+    "2": [
+        "2\u202f000", "2\u2009000", "2\u00a0000", "2 000", "2 000 000", "2·10³", "2 · 10³", "2×10",
+        "2 × 10³", "2 x 10", "2\\*10", "2^3", "2–3", "2—3", "2−3", "2 – 3", "2\u20093", "2~3",
+        "2٫5", "2٬000", "2,5", "2.5", "2’000", "2/3", "2⁄3", "2 ½", "2½", "2 1/2", "2⁻³", "2³",
+        "2<sup>3</sup>", "2 ± 1", "2±1", "2\u200b0", "2\u00ad0", "2 %", "2%", "2‰", "2 million", "2万",
+    ],
+    "2.": ["2.5"],
+    "2-": ["2-3"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "number"), [(said, number) for said, all_ in HALF.items() for number in all_]
+)
+def test_half_a_number_is_another_number(said: str, number: str) -> None:
+    """Whatever joins its parts; the whole of it verifies."""
+    seen = evidence({URL: f"the reading of the pressure is equal to {number} bar"})
+    words = "the reading of the pressure is equal to"
+
+    assert only(f"“{words} {said}”", seen).verdict is Verdict.NOT_FOUND
+    assert only(f"“{words} {number} bar”", seen).verdict is Verdict.VERIFIED
+
+
+BOUNDS = [
+    "±5", "± 5", "<5", "< 5", ">5", "> 5", "≤5", "≥5", "≥ 5", "~5", "~ 5", "≈5", "∼5", "+5", "-5", "−5",
+    "3–5", "3 – 5", "3-5", "3×5", "3·5", "3^5", "3\u202f5", "3\u200b5", "3٫5", "3.5", ".5", "3/5", "&lt;5",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", BOUNDS)
+def test_a_number_without_what_stands_before_it_is_another(number: str) -> None:
+    """Its sign, its bound, the first half of it."""
+    seen = evidence({URL: f"at {number} degrees are measured in this unit"})
+
+    assert only("“5 degrees are measured in this unit”", seen).verdict is Verdict.NOT_FOUND
+    whole = only(f"“at {number} degrees are measured in this unit”", seen)
+    assert whole.verdict is Verdict.VERIFIED
+
+
+@pytest.mark.parametrize("first", ["000", "½", "1/2", ".5", "-5"])
+def test_the_rest_of_a_number_is_none(first: str) -> None:
+    """Behind a space that groups, or a sign between two digits."""
+    page = {"000": "1 000", "½": "1 ½", "1/2": "2 1/2", ".5": "3.5", "-5": "3-5"}[first]
+    seen = evidence({URL: f"they paid {page} dollars were paid for the unit"})
+
+    assert only(f"“{first} dollars were paid for the unit”", seen).verdict is Verdict.NOT_FOUND
+
+
+@pytest.mark.parametrize("unseen", ["\u200b", "\u00ad", "\u2060", "\u200b\u200d"])
+@pytest.mark.parametrize("digits", ["5{}10", "٥{}١٠"])
+def test_what_is_not_seen_joins_no_digits(unseen: str, digits: str) -> None:
+    """Two numbers in a row are not one; as it stands it verifies, at its place."""
+    page = f"it has a range of {digits.format(unseen)} pages in this long report"
+    seen = evidence({URL: page})
+    words = "range of {} pages in this long report"
+
+    assert only(f"“{words.format(digits.format(''))}”", seen).verdict is Verdict.NOT_FOUND
+    quote = only(f"“{words.format(digits.format(unseen))}”", seen)
+    assert quote.verdict is Verdict.VERIFIED
+    assert quote.matches[0].quote.exact == page[9:]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "> 5 degrees are measured in this unit",
+        "words\n> 5 degrees are measured in this unit",
+        "<b>5 degrees are measured in this unit",
+        "- 5 degrees are measured in this unit",
+        "x = 5 degrees are measured in this unit",
+        "in 2020 — 5 degrees are measured in this unit",
+        "~~5 degrees are measured in this unit~~",
+        "in 2020 5 degrees are measured in this unit, 12 times",
+    ],
+)
+def test_what_is_no_part_of_a_number_cuts_none(page: str) -> None:
+    """Marks of blocks and tags, lists, and a number before."""
+    seen = evidence({URL: page})
+
+    assert only("“5 degrees are measured in this unit”", seen).verdict is Verdict.VERIFIED
+
+
 # ── what a quotation is from ──────────────────────────────────────────────────────────────────
 
 QUOTED = "The open() function must be closed after use"
@@ -492,6 +575,7 @@ def test_folding_loses_no_letter(text: str, markdown: bool) -> None:
 HOSTILE = {
     "opening marks": ("“", "a"),
     "marks without end": ('" ', "a"),
+    "marks alone": ('"', "a "),
     "brackets": ("[", "["),
     "addresses": ("https://a.example/(", "a"),
     "backticks": ("` `` ", "`"),
