@@ -16,6 +16,7 @@ from typing import Final
 import attrs
 
 from citations._folding import QUOTE_MARKS
+from citations._marks import Marked, mark, mark_tex
 from citations._mentions import Mention, Mentions
 
 __all__ = ("Quote", "find_quotes")
@@ -73,7 +74,8 @@ class Quote:
     """A quotation in an answer.
 
     Attributes:
-        text: The words, without marks, block markers and references at their end.
+        text: The words as they are shown, without marks, block markers and references at their end.
+        written: The same with entities, as the answer has them.
         start: Where it begins in the answer, its mark included.
         end: Where it ends.
         block: Whether it is a Markdown block quote.
@@ -82,6 +84,7 @@ class Quote:
     """
 
     text: str
+    written: str
     start: int
     end: int
     block: bool
@@ -98,16 +101,35 @@ class _Span:
     last: int
     end: int
     block: bool
+    closed: bool = True
 
 
 def find_quotes(answer: str, mentions: Mentions) -> Iterator[Quote]:
     """The quotations of *answer* in order; linear up to a logarithm."""
     starts = [mention.start for mention in mentions.items]
-    spans = sorted(_spans(answer, starts), key=lambda span: span.start)
+    tex = mark_tex(answer)
+    marked = mark(answer, tex, _code(tex))
+    spans = sorted(_spans(marked.text, starts), key=lambda span: span.start)
+    # From here on in the answer itself: what stands for a mark is as long as it is there.
+    spans = [
+        attrs.evolve(span, start=marked.start(span.start), end=marked.end(span.end))
+        for span in spans
+    ]
     for number, span in enumerate(spans):
         before = spans[number - 1].end if number else 0
         after = spans[number + 1].start if number + 1 < len(spans) else len(answer)
-        yield _bound(answer, span, (before, after), mentions.items, starts)
+        yield _bound(answer, marked, span, (before, after), mentions.items, starts)
+
+
+def _code(answer: str) -> list[tuple[int, int]]:
+    """What is shown as it is written, in order."""
+    code = list(_fenced(answer))
+    at = 0
+    for start, end in (*code, (len(answer), len(answer))):
+        for first, last in _paragraphs(answer, at, max(at, start)):
+            code += _code_spans(answer, first, last)
+        at = end
+    return sorted(code)
 
 
 # ── where quotations stand ────────────────────────────────────────────────────────────────────
@@ -121,8 +143,7 @@ def _spans(answer: str, starts: Sequence[int]) -> Iterator[_Span]:
     at = 0
     for start, end in (*taken, (len(answer), len(answer))):
         if at < start:
-            for first, last in _paragraphs(answer, at, start):
-                yield from _inline(answer, first, last)
+            yield from _over_paragraphs(answer, at, start)
         at = max(at, end)
 
 
@@ -185,6 +206,34 @@ def _paragraphs(answer: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     yield at, end
 
 
+def _over_paragraphs(answer: str, start: int, end: int) -> Iterator[_Span]:
+    """What stands between marks; one that a paragraph leaves open goes on to where it is closed."""
+    done = start
+    for first, last in _paragraphs(answer, start, end):
+        if last <= done:
+            continue
+        for span in _inline(answer, max(first, done), last):
+            close = None if span.closed else _carried(answer, answer[span.start], last, end)
+            if close is None:
+                yield span
+            else:
+                done = close + 1
+                yield attrs.evolve(span, last=close, end=done, closed=True)
+        # What stands behind the closing mark in its paragraph is looked at by that paragraph.
+
+
+def _carried(answer: str, opened: str, start: int, end: int) -> int | None:
+    """Where a later paragraph closes what is open, before anything else is opened there."""
+    closers = _CLOSERS[opened] + ('"' if opened in _TYPED else "")
+    for match in _MARK.finditer(answer, start, end):
+        mark_, place = match[0], match.start()
+        if mark_ in closers and (mark_ not in _CLOSERS or not _may_open(answer, place, start, end)):
+            return place
+        if mark_ not in _SINGLE and _may_open(answer, place, start, end):
+            return None
+    return None
+
+
 def _inline(answer: str, start: int, end: int) -> Iterator[_Span]:
     """What stands between marks in one paragraph; nested ones are part of the outer one."""
     code = _code_spans(answer, start, end)
@@ -208,7 +257,14 @@ def _inline(answer: str, start: int, end: int) -> Iterator[_Span]:
                 # Closed with a straight mark, as keyboards do.
                 close = _balanced(answer, marks, number, (start, end), '"')
         stop, done = (end, end) if close is None else (close, close + 1)
-        yield _Span(start=place, first=place + 1, last=stop, end=done, block=False)
+        yield _Span(
+            start=place,
+            first=place + 1,
+            last=stop,
+            end=done,
+            block=False,
+            closed=close is not None,
+        )
 
 
 def _first_behind(place: int, lists: Iterable[Sequence[int]]) -> int | None:
@@ -283,6 +339,7 @@ def _code_spans(answer: str, start: int, end: int) -> list[tuple[int, int]]:
 
 def _bound(
     answer: str,
+    marked: Marked,
     span: _Span,
     room: tuple[int, int],
     mentions: Sequence[Mention],
@@ -304,7 +361,8 @@ def _bound(
         look = _credits if span.block else _in_sentence
         found = look(answer, span, room, mentions, starts)
     return Quote(
-        text=_words(answer, span, last),
+        text=_words(marked.words(span.first, last), block=span.block),
+        written=_words(answer[span.first : last], block=span.block),
         start=span.start,
         end=span.end,
         block=span.block,
@@ -313,9 +371,8 @@ def _bound(
     )
 
 
-def _words(answer: str, span: _Span, last: int) -> str:
-    text = answer[span.first : last]
-    if not span.block:
+def _words(text: str, *, block: bool) -> str:
+    if not block:
         return text
     return "".join(line[_marker_length(line) :] for line in text.splitlines(keepends=True))
 

@@ -219,8 +219,11 @@ class _Needle:
         return short or len(parts) > _MAX_PARTS
 
 
-def _needle(text: str) -> _Needle:
-    whole = (fold(text).text, fold(text, markdown=True).text)
+def _needle(text: str, written: str) -> _Needle:
+    whole = [fold(text).text, fold(text, markdown=True).text]
+    if written != text:
+        # A page may have the entity itself.
+        whole.append(fold(written).text)
     pieces = _ELLIPSIS.split(text)
     split = tuple(
         tuple(filter(None, (_trimmed(fold(part, markdown=markdown).text) for part in pieces)))
@@ -250,7 +253,7 @@ class _Check:
 
     def judged(self, quote: Quote, *, listed: bool, late: bool) -> CheckedQuote | None:
         """The quotation with its verdict; None for one that says nothing."""
-        needle = _needle(quote.text)
+        needle = _needle(quote.text, quote.written)
         if needle.size == 0:
             return None
         if late:
@@ -259,7 +262,9 @@ class _Check:
         found = self._found(quote, needle, sources)
         if needle.size < MIN_QUOTE_CHARS:
             return self._short(quote, found)
-        if needle.is_soup and found.verdict is not Verdict.UNREAD_SOURCE:
+        # One place is all of it, ellipsis signs included: then nothing is left out.
+        scattered = needle.is_soup and len(found.matches) != 1
+        if scattered and found.verdict is not Verdict.UNREAD_SOURCE:
             return _told(quote, Verdict.NOT_FOUND, QuoteReason.PARTS_TOO_SHORT)
         if listed and found.verdict is not Verdict.VERIFIED and self._is_title(needle, sources):
             return _told(quote, None, QuoteReason.TITLE)

@@ -409,6 +409,15 @@ def test_pieces_that_every_page_has_are_no_quotation() -> None:
     assert (quote.verdict, quote.reason) == (Verdict.NOT_FOUND, QuoteReason.PARTS_TOO_SHORT)
 
 
+def test_signs_that_the_source_itself_has_leave_nothing_out() -> None:
+    """Word for word as it stands, short pieces between them prove as much as long ones."""
+    said = "“a ... b ... is the syntax of the language”"
+
+    assert only(said, evidence({URL: f"Here {said[1:-1]}."})).verdict is Verdict.VERIFIED
+    other = only(said, evidence({URL: "a or b or it is the syntax of the language"}))
+    assert other.reason is QuoteReason.PARTS_TOO_SHORT
+
+
 def test_an_answer_without_quotations_is_not_verified() -> None:
     """Nothing proves nothing."""
     assert verify("", ONE).quotes == ()
@@ -441,6 +450,69 @@ def test_the_title_of_a_listed_source_is_no_quotation() -> None:
     assert title.ok
     assert title.quotes[1].reason is QuoteReason.TITLE
     assert other.quotes[1].verdict is Verdict.NOT_FOUND
+
+
+WRITTEN = {
+    "over two paragraphs": ('"', '"'),
+    "typed, over paragraphs": ("“", "”"),
+    "typed and closed straight": ("“", '"'),
+    "entities": ("&quot;", "&quot;"),
+    "numbered entities": ("&#34;", "&#x22;"),
+    "named entities": ("&ldquo;", "&rdquo;"),
+    "German entities": ("&bdquo;", "&ldquo;"),
+    "guillemets as entities": ("&laquo;", "&raquo;"),
+    "q": ("<q>", "</q>"),
+    "q with a source": ('<q cite="https://x.example/">', "</q>"),
+    "blockquote": ("<blockquote>", "</blockquote>"),
+    "blockquote of paragraphs": ("<blockquote>\n\n", "\n\n</blockquote>"),
+    "upper case": ("<BLOCKQUOTE class=a>", "</BLOCKQUOTE>"),
+    "TeX": ("``", "''"),
+}
+
+
+@pytest.mark.parametrize("gap", [" ", "\n\n"])
+@pytest.mark.parametrize(("opened", "closed"), WRITTEN.values(), ids=WRITTEN.keys())
+def test_marks_are_marks_however_they_are_written(opened: str, closed: str, gap: str) -> None:
+    """Beside a true quotation, a false one of each kind is caught, whole; a true one verifies."""
+    told = "It isn’t safe—whatever others{}say—to share 2*3 handles"
+    answer = f"“{QUOTED}” [1] and it says {opened}{{}}{closed} [1].\n\n[1] {URL}"
+
+    true = verify(answer.format(told.format(gap)), ONE)
+    false = verify(answer.format("It isn’t safe—whatever others" + gap + "drink to it all"), ONE)
+
+    assert [quote.verdict for quote in true.quotes] == [Verdict.VERIFIED] * 2
+    assert [quote.verdict for quote in false.quotes] == [Verdict.VERIFIED, Verdict.NOT_FOUND]
+    written = answer.format(told.format(gap))
+    quote = true.quotes[1]
+    assert written[quote.start : quote.end] == f"{opened}{told.format(gap)}{closed}"
+    assert not false.ok
+
+
+def test_an_entity_in_a_quotation_is_what_it_shows() -> None:
+    """Or what it is, when the page has it so."""
+    said = "“Tom &amp; Jerry are the stars&nbsp;of this series”"
+
+    for page in ("Tom & Jerry are the stars of this series.", said.strip("“”")):
+        assert only(said, evidence({URL: page})).verdict is Verdict.VERIFIED
+    assert only(said).text == "Tom & Jerry are the stars\u00a0of this series"
+
+
+def test_paragraphs_that_each_open_a_quotation_are_each_one() -> None:
+    """As books print a long speech; what is never closed ends with its paragraph."""
+    answer = "“The open() function must be closed\n\n“It isn’t safe—whatever others say” it is."
+
+    assert [q.verdict for q in verify(answer, ONE).quotes] == [Verdict.VERIFIED] * 2
+    assert only("“The open() function must be closed\n\nNothing else.").verdict is Verdict.VERIFIED
+
+
+def test_what_code_shows_of_marks_is_no_mark() -> None:
+    """Entities, tags, and two apostrophes of a program."""
+    code = (
+        "`&quot;some words of a program here&quot;` `<q>some words of a program</q>` "
+        "``x = ''; y = 'some words of a program'``\n\n```\n<q>some words of a program\n```\n"
+    )
+
+    assert only(f"{code}“{QUOTED}”").verdict is Verdict.VERIFIED
 
 
 # ── properties ────────────────────────────────────────────────────────────────────────────────
@@ -575,6 +647,11 @@ def test_folding_loses_no_letter(text: str, markdown: bool) -> None:
 HOSTILE = {
     "opening marks": ("“", "a"),
     "marks without end": ('" ', "a"),
+    "entities": ("&quot;a ", "a "),
+    "tags": ("<q>a\n\n", "a "),
+    "tags in tags": ("<q ", "a "),
+    "TeX": ("``a ", "a "),
+    "open paragraphs": ("“a\n\nb's ", "a "),
     "marks alone": ('"', "a "),
     "brackets": ("[", "["),
     "addresses": ("https://a.example/(", "a"),
