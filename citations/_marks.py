@@ -21,6 +21,8 @@ _OPENED, _CLOSED = "〝", "〞"
 _ENTITY: Final = re.compile(
     r"(?<!\\)&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});"
 )
+# As entities they are text: they fence no code, and begin no line.
+_STRUCTURE: Final = frozenset("`~\t\n\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029")
 _TAG: Final = re.compile(
     r"(?<!\\)<(?P<close>/?)(?:q|blockquote)(?:\s[^<>]{0,2000})?>", re.IGNORECASE
 )
@@ -103,7 +105,7 @@ def _entities(text: str) -> Iterator[tuple[int, int, str]]:
     for match in _ENTITY.finditer(text):
         sign = unescape(match[0])
         size = len(match[0])
-        if sign == match[0] or not 0 < len(sign) <= size:
+        if sign == match[0] or not 0 < len(sign) <= size or not _STRUCTURE.isdisjoint(sign):
             continue
         before = text[match.start() - 1] if match.start() else " "
         rest = _UNSEEN * (size - len(sign))

@@ -452,6 +452,9 @@ def _is_in_number(folded: Folded, at: int) -> bool:
     if folded.text[at] not in _INSIDE_NUMBERS:
         return False
     start, end = folded.origin(at, at + 1)
+    # Folding takes the spaces beside a dash into it: one of them parts the numbers.
+    if any(sign.isspace() for sign in folded.source[start:end]):
+        return False
     return folded.source[max(0, start - 1) : start].isdigit() and (
         folded.source[end : end + 1].isdigit()
     )

@@ -190,6 +190,14 @@ def test_the_rest_of_a_number_is_none(first: str) -> None:
     assert only(f"“{first} dollars were paid for the unit”", seen).verdict is Verdict.NOT_FOUND
 
 
+@pytest.mark.parametrize("gap", [" ", "\u00a0", "\n"])
+def test_a_sign_behind_another_number_begins_its_own(gap: str) -> None:
+    """Folding keeps no space beside a dash; the text has it."""
+    seen = evidence({URL: f"they read 3.14{gap}-5 degrees are measured in this unit"})
+
+    assert only("“-5 degrees are measured in this unit”", seen).verdict is Verdict.VERIFIED
+
+
 @pytest.mark.parametrize("unseen", ["\u200b", "\u00ad", "\u2060", "\u200b\u200d"])
 @pytest.mark.parametrize("digits", ["5{}10", "٥{}١٠"])
 def test_what_is_not_seen_joins_no_digits(unseen: str, digits: str) -> None:
@@ -513,6 +521,12 @@ def test_what_code_shows_of_marks_is_no_mark() -> None:
     )
 
     assert only(f"{code}“{QUOTED}”").verdict is Verdict.VERIFIED
+
+
+@pytest.mark.parametrize("sign", ["&grave;", "&#96;", "&#x60;", "\n&#126;~~\n"])
+def test_an_entity_hides_nothing_as_code(sign: str) -> None:
+    """It shows a backtick, and makes none."""
+    assert only(f"{sign}“made up words of nobody at all”{sign}").verdict is Verdict.NOT_FOUND
 
 
 # ── properties ────────────────────────────────────────────────────────────────────────────────
