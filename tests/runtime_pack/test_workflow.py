@@ -164,6 +164,16 @@ def test_a_record_survives_being_stored(state: BranchState, number: int) -> None
     assert one == Continuation.from_json(one.to_json())
 
 
+def test_a_plan_with_another_time_is_another_plan() -> None:
+    """What a saved workflow is held to names when each branch is due."""
+    plans = [
+        Workflow([branch("a", wake_at=at)]) for at in (None, START, START + timedelta(hours=1))
+    ]
+
+    assert len({plan.sha256 for plan in plans}) == len(plans)
+    assert plans[1].branches[0].to_json()["wake_at"] == START.isoformat()
+
+
 def test_what_is_due_comes_in_the_order_of_the_plan() -> None:
     """The first of two; nothing without room, but a skip needs none."""
     plan = Workflow([branch("a"), branch("b"), branch("c", "b")])

@@ -62,6 +62,7 @@ def test_the_order_in_which_a_reader_decodes_hides_no_tag(tag: str, before: str)
         f"&#x3%43&/{NAME}>",
         f"&amp%3Blt;/untrust&#x65&#100;{NAME[9:]}>",
         f"&#x3%43;/untrust&#x65&#100;{NAME[9:]}>",
+        f"</{NAME[:14]}&#x44%31&{NAME[15:]}>",
     ],
 )  # fmt: skip
 def test_an_unfinished_spelling_waits_for_what_is_inside(text: str) -> None:
