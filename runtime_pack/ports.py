@@ -290,7 +290,9 @@ class Summary:
 class Summariser(Protocol):
     """Sums up the earlier part of a run that has become too long for its model.
 
-    One with a `model_name` is reserved for before it is asked, as a turn of that model is.
+    Under a limit on tokens or money, or with a `model_name`, it is reserved for before it is asked,
+    as a turn of that model is: with its `max_output_tokens`, or 4,096. `model_name = None` says that
+    it asks no model.
     """
 
     async def summarise(self, messages: Sequence[Message]) -> str | Summary:

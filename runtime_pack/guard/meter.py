@@ -21,7 +21,15 @@ from runtime_pack.messages import AssistantMessage, Message, ToolMessage, Transc
 from runtime_pack.ports import TurnRequest
 from runtime_pack.prices import ModelPrice, PriceTable
 
-__all__ = ("CLOSING_ROOM", "DEFAULT_OUTPUT", "FLOOR", "Bid", "Meter", "may_be_billed")
+__all__ = (
+    "CLOSING_ROOM",
+    "DEFAULT_OUTPUT",
+    "FLOOR",
+    "Bid",
+    "Meter",
+    "may_be_billed",
+    "reads_at_most",
+)
 
 DEFAULT_OUTPUT: Final = 4096
 """Output tokens that a turn may take when nobody said how many: most models can give so many."""
@@ -225,6 +233,11 @@ class Meter:
         bid.cost += spent[COST]
         self._ledger.settle_amounts(bid.amounts, spent)
         self._ledger.guess({COST: spent[COST]})
+
+
+def reads_at_most(request: TurnRequest) -> int:
+    """Tokens that a request which is no part of the run's own history can be at most."""
+    return _Sizes().bound(request)
 
 
 class _Sizes:

@@ -63,6 +63,14 @@ class Unpriced(Sums):
     model_name = "nobody"
 
 
+class Code(Sums):
+    model_name = None
+
+
+class Brief(Sums):
+    max_output_tokens = 100
+
+
 def stage_of(summariser: Sums, **contract: Any) -> Rehearsal:
     return Rehearsal(
         shelf=ToolShelf().add("t:a", "y" * 3000),
@@ -153,6 +161,79 @@ def test_a_report_that_cannot_be_is_none(usage: Any) -> None:
     result = played(stage_of(Named(Summary(text="short", usage=usage))), reply())
 
     assert result.ledger.used["cost"] == result.ledger.estimated["cost"] > 0
+
+
+def metered(stage: Rehearsal, *, second: int = 1, answers: bool = True) -> LoopResult:
+    """Two calls whose turns say what they took, a summary, and maybe an answer that says it too."""
+    took = [Usage(input_tokens=1, output_tokens=0), Usage(input_tokens=second, output_tokens=0)]
+    turns = [calls((str(n), "t:a", f'{{"x":"{n}"}}'), usage=took[n]) for n in range(2)]
+    last = [attrs.evolve(reply(), usage=took[0])] if answers else []
+    return asyncio.run(stage.play(*turns, *last))
+
+
+@pytest.mark.parametrize("made", [Sums, Named, Brief])
+def test_no_summary_takes_a_limit_on_tokens_beyond_itself(made: type[Sums]) -> None:
+    """Named or not, the most that it can take is reserved: what does not fit is not asked for."""
+    summariser = made(Summary(text="short", usage=TOOK, model="s"))
+    result = metered(stage_of(summariser, max_tokens=6_300), second=3_000, answers=False)
+
+    assert isinstance(result, Suspended)
+    assert result.stop is not None
+    assert result.stop.shortfall is not None
+    assert (result.stop.code, summariser.asked) == (StopCode.BUDGET_EXHAUSTED, 0)
+    assert (result.stop.shortfall.budget, result.ledger.reserved) == ("tokens", {})
+    assert_within_budget(result.ledger)
+
+
+def test_a_summariser_may_say_that_it_writes_little() -> None:
+    """Then less is reserved for it, and what it took is charged in the place of that."""
+    asked = {}
+    for made in (Sums, Brief):
+        summariser = made(Summary(text="short", usage=TOOK, model="s"))
+        stage = stage_of(summariser, max_tokens=7_000)
+        result = metered(stage, answers=made is Brief)
+        asked[made] = summariser.asked
+        assert_within_budget(result.ledger)
+
+    assert asked == {Sums: 0, Brief: 1}
+
+
+def test_a_summariser_that_says_nothing_is_charged_what_was_reserved() -> None:
+    """Under a limit on tokens nothing that may ask a model is free."""
+    result = metered(stage_of(Brief("short"), max_tokens=30_000))
+
+    assert isinstance(result, Completed)
+    assert result.ledger.estimated["tokens"] == result.ledger.used["tokens"] - 3 > 3000
+    assert result.ledger.reserved == {}
+
+
+def test_what_an_unnamed_summariser_reports_is_charged_and_no_more() -> None:
+    """The reservation is given back for what it says it took."""
+    summariser = Brief(Summary(text="short", usage=TOOK, model="s"))
+    result = metered(stage_of(summariser, max_tokens=30_000))
+
+    assert isinstance(result, Completed)
+    assert (result.ledger.used["tokens"], result.ledger.used["cost"]) == (1103, COST)
+    assert (result.ledger.reserved, dict(result.ledger.estimated)) == ({}, {})
+
+
+def test_a_limit_on_money_asks_no_summariser_without_a_name() -> None:
+    """Nobody can say what it will cost."""
+    summariser = Sums(Summary(text="short", usage=TOOK, model="s"))
+    result = metered(stage_of(summariser, max_cost=Decimal(10)), answers=False)
+
+    assert isinstance(result, LoopError)
+    assert result.stop is not None
+    assert (result.stop.code, summariser.asked) == (StopCode.PRICE_UNKNOWN, 0)
+
+
+def test_a_summariser_that_asks_no_model_is_free() -> None:
+    """With `model_name = None` it says so, and no limit is in its way."""
+    summariser = Code("short")
+    result = metered(stage_of(summariser, max_tokens=30_000, max_cost=Decimal(10)))
+
+    assert isinstance(result, Completed)
+    assert (summariser.asked, result.ledger.used["tokens"]) == (1, 3)
 
 
 def test_tokens_of_a_summary_count_towards_the_budget_of_tokens() -> None:
