@@ -24,7 +24,7 @@ ROWS: list[dict[str, Any]] = [json.loads(line) for line in CASES.read_text().spl
 ELSEWHERE = {
     "pipeline", "envelope", "gate", "config", "cap", "credential", "log", "register",
     "adapter_query", "adapter_date",
-    # Of the search that a model does natively, which this engine does not run.
+    # In tests/web_tools/native.
     "native_decode",
 }  # fmt: skip
 
