@@ -21,6 +21,7 @@ from runtime_pack.approvals import (
     Resolution,
     Settled,
     Verdict,
+    digest_arguments,
     remember_fault,
 )
 from runtime_pack.audit import AuditLog
@@ -58,7 +59,7 @@ from runtime_pack.machine import (
     Stop,
     Waiting,
 )
-from runtime_pack.messages import Json
+from runtime_pack.messages import AssistantMessage, Json
 from runtime_pack.ports import Clock, SystemClock, ToolRuntime
 from runtime_pack.records import StepRecord
 from runtime_pack.schema import compile_schema
@@ -76,6 +77,7 @@ __all__ = (
     "SavedRequest",
     "approve",
     "ask_to_end",
+    "call_arguments",
     "cancel",
     "cancel_all",
     "decide",
@@ -454,6 +456,20 @@ def _asked(known: _Known) -> Iterator[tuple[ApprovalRequest, Decision | None]]:
         yield request, known.letters.decisions.get(request.request_id)
     for asked in known.below.values():
         yield asked.request, asked.decision
+
+
+async def call_arguments(store: SharedRunStore, run_id: str) -> dict[str, Mapping[str, Json]]:
+    """The arguments of all calls of a run by their digest, as the log names them.
+
+    Raises:
+        RunNotFound: there is none of this id.
+        StateRefused: its seal, or that of a letter to it, does not match.
+        StoreError: the store could not be read.
+    """
+    known = await _opened(store, run_id)
+    turns = (message for message in known.held.messages if isinstance(message, AssistantMessage))
+    asked = (call.arguments for turn in turns for call in turn.calls)
+    return {digest_arguments(each): each for each in asked if isinstance(each, Mapping)}
 
 
 # ── deciding ──────────────────────────────────────────────────────────────────────────────────

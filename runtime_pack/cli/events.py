@@ -25,7 +25,7 @@ from runtime_pack.errors import AuditError
 from runtime_pack.exports import FORMATS
 from runtime_pack.messages import Json
 
-__all__ = ("command",)
+__all__ = ("command", "event_filters")
 
 _CODES: Final = exit_codes({0: "done", 1: "a log cannot be read", 2: "wrong usage, no such event"})
 _TAIL_CODES: Final = exit_codes({0: "done, or interrupted while it followed", 1: "unreadable"})
@@ -82,7 +82,7 @@ _limit = click.option("-n", "limit", type=click.IntRange(1, _MOST), default=50, 
 _index = click.option("--index", "index_path", type=FILE, help="Where the index is kept.")
 
 
-def _filters(function: Callable[..., int]) -> Callable[..., int]:
+def event_filters(function: Callable[..., int]) -> Callable[..., int]:
     """The options that say which events are wanted."""
     for option in reversed(
         (
@@ -118,7 +118,7 @@ def command() -> None:
 
 @command.command("ls", epilog=_CODES)
 @_log
-@_filters
+@event_filters
 @_limit
 @_index
 @_json
@@ -170,7 +170,7 @@ def show_command(
 
 @command.command("top", epilog=_CODES)
 @_log
-@_filters
+@event_filters
 @click.option(
     "--by", type=click.Choice(GROUPS), multiple=True, default=("host", "rule"), show_default=True
 )
@@ -203,7 +203,7 @@ def top_command(
 
 @command.command("tail", epilog=_TAIL_CODES)
 @_log
-@_filters
+@event_filters
 @click.option("-n", "limit", type=click.IntRange(0, _MOST), default=10, show_default=True)
 @click.option("-f", "--follow", "goes_on", is_flag=True, help="Go on with what is written.")
 @click.option("--format", "form", type=click.Choice(sorted(FORMATS)), help="As `export` has it.")
@@ -239,7 +239,7 @@ def tail_command(
 
 @command.command("export", epilog=_CODES)
 @_log
-@_filters
+@event_filters
 @click.option("--format", "form", type=click.Choice(("jsonl", *sorted(FORMATS))), required=True)
 @_index
 @state_option

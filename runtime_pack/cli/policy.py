@@ -1,4 +1,4 @@
-"""`runtime-pack policy check FILE`: what a policy file says, or all that is wrong with it."""
+"""`runtime-pack policy`: what a policy file says, and what logs say of a change of it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,24 @@ def load_policy(path: Path, given: Mapping[str, bool]) -> PolicyFile:
         raise click.BadParameter(refused, param_hint="--policy") from error
 
 
-@click.group("policy", short_help="Check a policy file.")
+class _PolicyGroup(click.Group):
+    """Loads what reads logs only when it is asked for: other commands take their options from here."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, sorted."""
+        return sorted((*super().list_commands(ctx), "replay", "suggest"))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, or None when there is no such name."""
+        if cmd_name not in {"replay", "suggest"}:
+            return super().get_command(ctx, cmd_name)
+        from runtime_pack.cli import _policy_history
+
+        history = _policy_history
+        return history.replay_command if cmd_name == "replay" else history.suggest_command
+
+
+@click.group("policy", cls=_PolicyGroup, short_help="Check, suggest and replay policy files.")
 def command() -> None:
     """Policy files: what a task may read, call and spend."""
 
