@@ -67,6 +67,8 @@ class _AgentRuntime:
         self._model = model
         self._specs = index_catalog(tool.spec for tool in tools)
         self._handlers = {tool.spec.name: tool.handler for tool in tools}
+        # Nothing but True is the host's word.
+        self._fencing = frozenset(tool.spec.name for tool in tools if tool.fences is True)
 
     @property
     def max_results(self) -> int | None:
@@ -81,6 +83,10 @@ class _AgentRuntime:
 
     def tool_spec(self, name: str) -> ToolSpec | None:
         return self._specs.get(name)
+
+    def frames(self, name: str) -> bool:
+        """Whether the host registered the tool as one that fences what it gives."""
+        return name in self._fencing
 
     @refuses_nothing
     async def preflight(

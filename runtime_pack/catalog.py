@@ -82,7 +82,8 @@ class ToolOutput:
     """What a tool gives back.
 
     `data` is for the host (plain values), `text` is what the model sees. `framed` says that
-    `text` already stands inside a fence; it is believed of a `FramingRuntime` alone, and so are
+    `text` already stands inside a fence; it is believed of a `FramingRuntime` alone (and of a tool
+    that was registered so, see `CatalogTool`), and so are
     `found`, the addresses that a search gave, `links`, those that a page offered beside its text, and
     `bits`: how much the output can tell of what was read, where that is less than a text; then its
     label may be better than its tool's. `fences` tells of each block in `text`, as
@@ -336,10 +337,16 @@ def is_code(value: object) -> bool:
 
 @frozen(kw_only=True)
 class CatalogTool:
-    """A host tool: what the model sees and the coroutine that runs it."""
+    """A host tool: what the model sees and the coroutine that runs it.
+
+    `fences` is the host's word, where it registers the tool, that the handler puts a fence around all
+    that comes from outside, with the nonces of its context: what the output says of itself (`framed`,
+    `found`, `links`, `bits`) is believed then. No output can claim it.
+    """
 
     spec: ToolSpec
     handler: ToolHandler
+    fences: bool = False
 
 
 def index_catalog(specs: Iterable[ToolSpec]) -> dict[str, ToolSpec]:

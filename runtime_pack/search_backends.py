@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 
@@ -26,6 +26,10 @@ from web_tools.contract.provider import SEARCH_CREDENTIAL_NAME
 from web_tools.contract.settings import SETTING_TYPES, parse_settings
 from web_tools.contract.tool import WebSearchTool
 from web_tools.errors import CredentialRefused, InvalidSetup
+from web_tools.fence import FenceMode
+
+if TYPE_CHECKING:
+    from citations import RevisionStore
 
 __all__ = (
     "GROUP",
@@ -140,6 +144,8 @@ def load_search_backend(
     agents: AgentProfiles | None = None,
     log: Callable[[str], object] | None = None,
     approval_class: ApprovalClass | str = ApprovalClass.NOTIFY,
+    revisions: RevisionStore | None = None,
+    fence_mode: FenceMode | str = FenceMode.FENCE,
     entry_points: Iterable[metadata.EntryPoint] | None = None,
 ) -> SearchBackend | None:
     """The back end that *plugins* enables; None when it enables none.
@@ -151,6 +157,8 @@ def load_search_backend(
         agents: Who may search.
         log: Takes one line for each search, without the query.
         approval_class: At least `notify`.
+        revisions: Keeps the text of every result, see `web_search_tool`.
+        fence_mode: How each result is written inside its fence.
         entry_points: Of the group; those of the environment by default.
 
     Raises:
@@ -176,7 +184,9 @@ def load_search_backend(
         package=package,
         manifest=manifest,
         tool=tool,
-        catalog_tool=web_search_tool(tool, approval_class=approval_class),
+        catalog_tool=web_search_tool(
+            tool, approval_class=approval_class, revisions=revisions, fence_mode=fence_mode
+        ),
     )
 
 

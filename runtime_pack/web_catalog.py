@@ -101,6 +101,8 @@ __all__ = (
     "build_web_tool_catalog",
     "create_web_tool_runtime",
     "fence_frame",
+    "fence_style",
+    "keep_texts",
 )
 
 SEARCH_TOOL: Final = "web:search"
@@ -222,7 +224,7 @@ def create_web_tool_runtime(
         run_limits=run_limits or RunLimits(),
         run_used=run_used or RunUsage(),
         revisions=revisions,
-        style=_style(fence_mode),
+        style=fence_style(fence_mode),
     )
     _refuse_own_names(base)
     if isinstance(base, GuardedRuntime):
@@ -230,7 +232,12 @@ def create_web_tool_runtime(
     return _WebToolRuntime(base, setup)
 
 
-def _style(mode: FenceMode | str) -> FenceStyle:
+def fence_style(mode: FenceMode | str) -> FenceStyle:
+    """How blocks are written in *mode*.
+
+    Raises:
+        ContractError: there is no such mode.
+    """
     try:
         return FenceStyle(mode=FenceMode(mode))
     except ValueError as error:
@@ -616,14 +623,7 @@ class _WebToolRuntime:
 
     async def _keep(self, texts: Iterable[str]) -> None:
         """Keep what citations digest. Without a text its quotations cannot be verified later."""
-        store = self._setup.revisions
-        if store is None:
-            return
-        try:
-            await asyncio.to_thread(_put_all, store, tuple(texts))
-        # The host's store: the page was read, and its citation stands.
-        except Exception as error:  # noqa: BLE001
-            log_fault("the store of revisions", error)
+        await keep_texts(self._setup.revisions, texts)
 
     async def _page(self, request: ReadRequest, context: ExecutionContext) -> Page:
         held = self._held(context)
@@ -728,6 +728,17 @@ def _search_text(found: SearchOutcome, fenced: str) -> str:
     if not found.results:
         return "No results were found."
     return f"{fenced}\nThe list of results was cut." if found.truncated else fenced
+
+
+async def keep_texts(store: RevisionStore | None, texts: Iterable[str]) -> None:
+    """Keep what citations digest, if there is a store. What cannot be kept is read all the same."""
+    if store is None:
+        return
+    try:
+        await asyncio.to_thread(_put_all, store, tuple(texts))
+    # The host's store: the text was read, and its citation stands.
+    except Exception as error:  # noqa: BLE001
+        log_fault("the store of revisions", error)
 
 
 def _put_all(store: RevisionStore, texts: Iterable[str]) -> None:

@@ -3,10 +3,12 @@
 No fault says what a value was: only where it stands and what it must be.
 """
 
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 from web_tools.errors import Fault, WebErrorCode, WebToolError
+from web_tools.visible import make_visible
 
 __all__ = ("MAX_QUERY_CHARS", "Fields", "Refused", "query_of", "text_of", "whole_number")
 
@@ -15,6 +17,9 @@ MAX_QUERY_CHARS: Final = 2000
 # Names of unknown fields are shown back to the model, so they are cut.
 _MAX_SHOWN_NAME: Final = 64
 _MAX_FAULTS: Final = 16
+
+# Categories of what nobody sees by itself: controls, formats, spaces, marks without a letter.
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cn", "Cs", "Zs", "Zl", "Zp", "Mn", "Me"})
 
 _T = TypeVar("_T")
 
@@ -99,17 +104,26 @@ def query_of(value: object) -> str:
     """Literal text to search for, verbatim.
 
     Raises:
-        Refused: It is blank, too long, not valid Unicode, or holds NUL.
+        Refused: It is blank or of invisible characters only, too long, not valid Unicode, or holds NUL.
     """
     text = text_of(value, MAX_QUERY_CHARS)
-    if not text.strip():
-        raise Refused("must not be blank")
     if "\0" in text:
         # NUL ends a C string: the provider would search for something else.
         raise Refused("must not contain NUL")
     if any("\ud800" <= c <= "\udfff" for c in text):
         raise Refused("must be valid Unicode")
+    if not _is_seen(text):
+        raise Refused("must not be blank")
     return text
+
+
+def _is_seen(text: str) -> bool:
+    """Whether there is anything to see: fillers are letters by their category, and are not seen."""
+    if text.isascii():
+        # The rest of ASCII are spaces and controls.
+        return any("!" <= sign <= "~" for sign in text)
+    shown = make_visible(text).text
+    return any(unicodedata.category(sign) not in _UNSEEN for sign in shown)
 
 
 def whole_number(value: object) -> int | None:

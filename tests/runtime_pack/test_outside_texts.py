@@ -438,6 +438,7 @@ def test_whoever_says_that_a_text_is_fenced_is_known() -> None:
         "runtime_pack/machine:refusal",  # our own words
         "runtime_pack/web_catalog:_external",
         "runtime_pack/web_catalog:_framed",
+        "runtime_pack/web_search:_found",
         "runtime_pack/web_questions:ask_page",  # a value of a type that holds no text
     }
 
@@ -454,6 +455,7 @@ def test_whoever_fences_is_known() -> None:
         "runtime_pack/web_catalog:_redirected",
         "runtime_pack/web_catalog:_search",
         "runtime_pack/web_questions:_as_text",
+        "runtime_pack/web_search:_found",
         "web_tools/fence:fence_aside",
         "web_tools/fence:fence_results_aside",
         "web_tools/fence:fence_text",

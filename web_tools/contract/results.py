@@ -70,13 +70,17 @@ class DropReason(StrEnum):
 
 @attrs.frozen(kw_only=True)
 class Result:
-    """A row that passed: canonical URL, plain text, an instant or none."""
+    """A row that passed: canonical URL, plain text, an instant or none.
+
+    `whole` is title, newline and snippet before any cut: what the citation's revision digests.
+    """
 
     title: str
     url: str
     snippet: str
     published_at: datetime | None
     citation: KnowledgeCitation
+    whole: str = attrs.field(repr=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -230,7 +234,7 @@ def _admitted(
 
 def _result(checked: _Checked, now: datetime) -> Result:
     title, snippet = checked.row.title or "", checked.row.snippet or ""
-    target = checked.url.target
+    target, whole = checked.url.target, f"{title}\n{snippet}"
     return Result(
         title=cut_characters(title, MAX_TITLE_CHARS),
         url=checked.url.url,
@@ -240,9 +244,10 @@ def _result(checked: _Checked, now: datetime) -> Result:
             source_id=target.host,
             document_id=document_id(target.document_url),
             path=target.document_url,
-            revision_id=revision_id(f"{title}\n{snippet}"),
+            revision_id=revision_id(whole),
             retrieved_at=now,
         ),
+        whole=whole,
     )
 
 

@@ -16,6 +16,8 @@ __all__ = ("is_under", "site_of")
 
 # What ends or is no part of a host in a URL; `:` and brackets are ports and address literals.
 _NOT_OF_A_NAME: Final = re.compile(r"[\s/?#@:\[\]\\%*]")
+# RFC 1123 2.1: a label begins and ends with a letter or a digit; `_` stands in names of services.
+_LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?\Z")
 _FORM: Final = (
     "must be one host name, such as example.com: no scheme, port, path, wildcard or address"
 )
@@ -33,7 +35,7 @@ def site_of(value: object) -> str:
         target = parse_target(f"http://{value}/")
     except UrlRejected:
         raise Refused(_FORM) from None
-    if target.is_literal:
+    if target.is_literal or not all(map(_LABEL.match, target.host.split("."))):
         raise Refused(_FORM)
     return target.host
 

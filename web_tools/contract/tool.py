@@ -18,7 +18,7 @@ from web_tools.contract.agents import AgentProfiles
 from web_tools.contract.engine import TOOL_NAME, Desk, SearchEngine, SearchRecord, _now
 from web_tools.contract.options import WEB_SEARCH_SCHEMA, SearchCall, parse_web_search_arguments
 from web_tools.contract.provider import SearchProvider
-from web_tools.contract.results import envelope_of, results_of
+from web_tools.contract.results import Result, envelope_of, results_of
 from web_tools.contract.settings import parse_settings
 from web_tools.errors import InvalidSetup
 
@@ -32,10 +32,17 @@ _DESCRIPTION: Final = (
 
 @attrs.frozen(kw_only=True)
 class WebSearchAnswer:
-    """What one call gives: the envelope of the contract, and a citation for each result."""
+    """What one call gives: the envelope of the contract, and a citation for each result.
+
+    Attributes:
+        results: What the envelope says, in the same order, with the texts that citations digest.
+        received_at: When the back end answered.
+    """
 
     envelope: dict[str, Any]
     citations: tuple[KnowledgeCitation, ...]
+    results: tuple[Result, ...]
+    received_at: datetime
 
 
 class WebSearchTool:
@@ -96,6 +103,8 @@ class WebSearchTool:
         return WebSearchAnswer(
             envelope=envelope_of(call.query, self.provider.name, found.results),
             citations=tuple(result.citation for result in found.results),
+            results=found.results,
+            received_at=answer.received_at,
         )
 
 

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from citations import MemoryRevisionStore
 from runtime_pack import (
+    AgentTaskRun,
     ApprovalClass,
+    CatalogTool,
     Completed,
     ContractError,
     Executed,
@@ -21,14 +24,19 @@ from runtime_pack import (
     LoopResult,
     TaskContract,
     ToolMessage,
+    ToolOutput,
+    ToolSpec,
     TurnInput,
     UserMessage,
     create_agent_runtime,
     create_agent_task_run,
+    create_fixture_web_search_provider,
+    create_web_tool_runtime,
     load_search_backend,
     run_governed_agent_loop,
     web_search_tool,
 )
+from runtime_pack.label_table import AddressOrigin
 from runtime_pack.search_backends import GROUP, parse_manifest
 from runtime_pack.testing import ListEmitter, ScriptedModel, calls, reply
 from runtime_pack.web_catalog import fence_frame
@@ -42,6 +50,7 @@ from web_tools import (
     define_search_provider,
 )
 from web_tools.contract.credentials import EnvironmentCredentials
+from web_tools.testing import assert_fenced_results
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
 SCHEMA: dict[str, Any] = {
@@ -330,9 +339,100 @@ def test_what_a_search_brings_is_external_fenced_and_cited() -> None:
     (found,) = outputs(result)
 
     assert isinstance(result, Completed)
-    assert found.text.startswith("<untrusted-web-content nonce=")
+    (block,) = assert_fenced_results(found.text)
     assert Integrity.EXTERNAL is found.label.integrity
-    assert '"untrusted":true' in found.text
+    told = block.attributes
+    assert ("search-item", "https://a.example/") == (told["kind"], told["source"])
+    assert "2026-11-30T12:00:00Z" == told["retrieved-at"]
+    assert f"{ROW['title']}\n{ROW['snippet']}" == block.body
+
+
+def test_a_date_of_a_result_stands_in_its_block() -> None:
+    """The back end's word, as the rest of it; no result is said outside of any block."""
+    row = {**ROW, "publishedAt": "2026-09-01"}
+    result, _ = governed([row], [ASK, reply("None of it is known.")])
+    none, _ = governed([], [ASK, reply("None of it is known.")])
+
+    (block,) = assert_fenced_results(outputs(result)[0].text)
+    assert block.body.endswith("\nPublished: 2026-09-01T00:00:00.000Z")
+    assert "No results were found." == outputs(none)[0].text
+
+
+def _under_web_tools(*tools: CatalogTool, asked: str = "kettles") -> AgentTaskRun:
+    """A run that asks each of the tools once, under the runtime of the web tools."""
+    run = create_agent_task_run(TaskContract(max_steps=5), emitter=ListEmitter())
+    script = [calls((tool.spec.name, tool.spec.name, {"query": asked})) for tool in tools]
+    runtime = create_web_tool_runtime(
+        run.guard_runtime(
+            create_agent_runtime(model=ScriptedModel([*script, reply("x")]), tools=tools)
+        ),
+        provider=create_fixture_web_search_provider(()),
+        allowlist=[],
+        emitter=ListEmitter(),
+    )
+    start = TurnInput(messages=[UserMessage(text="?")], tool_catalog=[t.spec for t in tools])
+    result = asyncio.run(run_governed_agent_loop(runtime=runtime, execute_turn_input=start))
+    assert isinstance(result, Completed)
+    return run
+
+
+async def _one_row(query: str, options: SearchOptions, context: SearchContext) -> Any:
+    del query, options, context
+    return [ROW]
+
+
+def _strict_search(**more: Any) -> CatalogTool:
+    provider = define_search_provider(name="somesearch", search=_one_row)
+    tool = create_web_search_tool(provider=provider, config={}, clock=lambda: NOW)
+    return web_search_tool(tool, **more)
+
+
+def test_an_address_that_a_search_gave_is_known_from_a_search() -> None:
+    """As one of `web:search` is; not where the model had put it into the query."""
+    found = _under_web_tools(_strict_search())
+    echoed = _under_web_tools(_strict_search(), asked="https://a.example/")
+
+    assert AddressOrigin.SEARCH is found.flow.book.origin("https://a.example/")
+    assert AddressOrigin.COMPOSED is echoed.flow.book.origin("https://a.example/")
+
+
+@pytest.mark.parametrize("word", [False, 1, "yes"])
+def test_what_a_tool_claims_is_believed_of_a_registration_only(word: Any) -> None:
+    """Found addresses and a fence are the host's word where the tool is registered, and True alone."""
+    spec = ToolSpec(
+        name="lookup",
+        description="Look up.",
+        parameters={"type": "object", "properties": {"query": {"type": "string"}}},
+    )
+
+    async def handler(arguments: Mapping[str, Any], context: ExecutionContext) -> ToolOutput:
+        del arguments, context
+        return ToolOutput(ok=True, text="loose", framed=True, found=("https://a.example/",))
+
+    claimed = _under_web_tools(CatalogTool(spec=spec, handler=handler, fences=word))
+    trusted = _under_web_tools(CatalogTool(spec=spec, handler=handler, fences=True))
+
+    assert AddressOrigin.COMPOSED is claimed.flow.book.origin("https://a.example/")
+    assert AddressOrigin.SEARCH is trusted.flow.book.origin("https://a.example/")
+
+
+def test_the_texts_that_results_cite_are_kept() -> None:
+    """Whole and under the digest of their citation; a store that fails loses them and nothing else."""
+    kept = MemoryRevisionStore()
+    run = _under_web_tools(_strict_search(revisions=kept))
+
+    class Broken:
+        def put(self, text: str) -> str:
+            raise OSError("disk full")
+
+    _under_web_tools(_strict_search(revisions=Broken()))
+    (citation,) = next(step.citations for step in run.steps if step.tool == "web.search")
+
+    assert f"{ROW['title']}\n{ROW['snippet']}" == kept.get(citation["revisionId"])
+    with pytest.raises(ContractError):
+        _strict_search(revisions=object())
+    with pytest.raises(ContractError):
+        _strict_search(fence_mode="none")
 
 
 def test_a_failed_search_is_a_tool_error_and_the_run_goes_on() -> None:

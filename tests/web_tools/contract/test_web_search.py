@@ -907,6 +907,14 @@ def test_any_text_is_a_date_a_duration_and_a_site_or_none(text: str) -> None:
         assert site_of(text) == site_of(site_of(text))
 
 
+@pytest.mark.parametrize("site", ["-", "-.example", "a.-", "-a.example", "a-.example", "--"])
+def test_a_site_has_labels_of_letters_and_digits(site: str) -> None:
+    """A hyphen begins and ends no label; inside of one it may stand, and so may an underscore."""
+    with pytest.raises(Refused):
+        site_of(site)
+    assert "a-b._srv.xn--strae-oqa.example" == site_of("A-b._srv.straße.example")
+
+
 @pytest.mark.parametrize("unsupported", [["query"], "site", ["Site"], [7]])
 def test_only_options_can_be_left_out(unsupported: Any) -> None:
     """And a text is no list of them."""
