@@ -6,9 +6,18 @@ parser can take its place. Nodes offer `select`, `remove`, `attr`, `attrs`, `tex
 not matter.
 """
 
-from turbohtml import Document, Element, Markdown, Node, Text, parse
+from turbohtml import Document, Element, HTMLParseError, Markdown, Node, Text, parse, parse_xml
 
-__all__ = ("BREAK", "Document", "Element", "Node", "Text", "parse_page", "write_markdown")
+__all__ = (
+    "BREAK",
+    "Document",
+    "Element",
+    "Node",
+    "Text",
+    "parse_feed_xml",
+    "parse_page",
+    "write_markdown",
+)
 
 BREAK = "\ufdd0"
 """Stands for a line break while Markdown is written; a noncharacter, so no text has a use for it."""
@@ -23,6 +32,18 @@ _STYLE = Markdown(
 def parse_page(text: str) -> Document:
     """The tree of a page; total over any text, `noscript` parsed as markup."""
     return parse(text, positions=False, allow_declarative_shadow_roots=False)
+
+
+def parse_feed_xml(text: str) -> Document:
+    """The tree of an XML text. It defines no entities, and nothing outside of it is read.
+
+    Raises:
+        ValueError: The text is not well-formed.
+    """
+    try:
+        return parse_xml(text)
+    except HTMLParseError as error:
+        raise ValueError(str(error)) from error
 
 
 def write_markdown(node: Node) -> str:

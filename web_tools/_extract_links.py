@@ -40,6 +40,7 @@ _ESCAPES = str.maketrans(
 )
 _UNSAFE = re.compile('[\x00-\x20\x7f"()<>\\\\`|]')
 """What would end a Markdown link target, or need `<...>` around it."""
+_NEEDS_A_LOOK = bytes((*range(0x21), 0x7F)) + b'"()<>\\`|['
 
 
 def base_of(document: Document, url: str) -> str:
@@ -118,16 +119,30 @@ def absolute(href: str | None, base: str) -> str | None:
     return joined.translate(_ESCAPES) if joined.lower().startswith(_WEB) else None
 
 
-def make_links_absolute(root: Element, base: str) -> None:
+def make_links_absolute(root: Element | Document, base: str) -> None:
     """Resolve every link and image under *root*; targets that lead nowhere outside are dropped."""
     try:
         root.resolve_links(base)
     except ValueError:
         return
-    for element in root.select("a[href]"):
-        _keep_or_drop(element, "href", _KEPT_SCHEMES)
+    elements = root.select("a[href]")
+    if not _are_plain([element.attr("href") or "" for element in elements]):
+        for element in elements:
+            _keep_or_drop(element, "href", _KEPT_SCHEMES)
     for image in root.select("img"):
         _keep_image(image)
+
+
+def _are_plain(targets: list[str]) -> bool:
+    """Whether all of them can stay as they are: the common case, in a few passes over one text."""
+    joined = "".join(targets)
+    return (
+        joined.isascii()
+        and len(joined.encode().translate(None, _NEEDS_A_LOOK)) == len(joined)
+        # A list, for it is the faster of the two and the common case looks at every one.
+        and all([target.startswith(_WEB) for target in targets])  # noqa: C419
+        and max(map(len, targets), default=0) <= _URL_CHARS
+    )
 
 
 def _keep_or_drop(element: Element, name: str, schemes: tuple[str, ...]) -> bool:

@@ -51,23 +51,15 @@ _BARE_LANGUAGES = frozenset(
     ]
 )
 _WORD = re.compile(r"[\w+#.-]{1,30}")
-_GUTTERS = (
-    "td.linenos, td.gutter, td.rouge-gutter, .line-numbers-rows, .linenodiv, span.lineno, span.linenos, "
-    "td.blob-num, .hljs-ln-numbers"
-)
-_PERMALINKS = (
-    "a.headerlink, a.anchorjs-link, a.hash-link, a.heading-anchor, a.header-anchor, a.octicon-link, "
-    ".mw-editsection"
-)
 _LAYOUT_INSIDE = "table, p + p, h1, h2, h3, ul, ol, pre, blockquote, form, article, section"
 _LINE_PREFIX = re.compile(r"(?:> ?|[ ]{1,64}|[-*+] |\d{1,9}[.)] )*")
+_MARKED_LINE = frozenset(" >|#-*+0123456789")
 _MAX_SPAN = 50
 _MAX_TABLES = 2_000
 
 
 def to_markdown(root: Element | Document) -> str:
     """Markdown of *root*; its tree is used up."""
-    root.remove(f"{_PERMALINKS}, {_GUTTERS}")
     _order_code(root)
     _order_tables(root)
     for line_break in root.select("br"):
@@ -198,19 +190,12 @@ def _span(cell: Element, name: str) -> int:
 
 def _with_breaks(text: str) -> str:
     """Line breaks put back: a line of its own, indented as its list item; a space in tables."""
-    pieces: list[str] = []
-    position = 0
-    while (found := text.find(BREAK, position)) >= 0:
-        start = text.rfind("\n", position, found) + 1 or position
-        end = text.find("\n", found)
-        end = len(text) if end < 0 else end
-        pieces += (text[position:start], _broken(text[start:end]))
-        position = end
-    pieces.append(text[position:])
-    return "".join(pieces)
+    return "\n".join([_broken(line) if BREAK in line else line for line in text.split("\n")])
 
 
 def _broken(line: str) -> str:
+    if line[0] not in _MARKED_LINE:
+        return "\n".join(_without_runs([part.strip() for part in line.split(BREAK)]))
     stripped = line.lstrip(" >")
     if stripped.startswith(("|", "#")):
         return " ".join(part.strip() for part in line.split(BREAK))

@@ -149,6 +149,11 @@ def may_be_html(content_type: str | None) -> bool:
     return kind_of(parse_content_type(content_type).essence) in {Kind.HTML, Kind.UNDECIDED}
 
 
+def may_be_feed(media_type: str) -> bool:
+    """Whether a body of this type can hold a feed."""
+    return media_type.endswith("xml")
+
+
 def binary_content(body: bytes, *, declared_text: bool) -> str | None:
     """What kind of binary data *body* is, or None when it can be text.
 

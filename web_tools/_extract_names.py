@@ -28,6 +28,7 @@ APART = frozenset(_APART_WORDS.split())
 """Prose of its own beside the content: dropped even when it is prose."""
 
 _NAMED = CHROME | APART
+_NONE: frozenset[str] = frozenset()
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _QUALIFIED = re.compile(
     r"(?:^|[-_])(?:has|with|without|no|is|not)[-_]|results|(?:post|product|woocommerce)[-_]?(?:tabs|summary)"
@@ -62,16 +63,26 @@ _TAIL_FIRST = frozenset(_TAIL_FIRST_WORDS.split())
 _TAIL_CHARS = 60
 
 
-def chrome_words(*names: str | None) -> frozenset[str]:
-    """The listed words in an element's class list and id."""
-    parts = (part for name in names if name for part in name[:_NAME_CHARS].split())
+def words_present(names: list[str]) -> frozenset[str]:
+    """The listed words that occur in any of these class lists and ids: of most pages a few."""
+    joined = " ".join([name[:_NAME_CHARS] for name in names])
+    return _NAMED.intersection(map(str.lower, set(_WORD.findall(joined))))
+
+
+def chrome_words(*names: str | None, present: frozenset[str]) -> frozenset[str]:
+    """The listed words in an element's class list and id, of those *present* on its page."""
+    spelled = " ".join([name[:_NAME_CHARS] for name in names if name])
+    lowered = spelled.lower()
+    # A list, for it is the faster of the two and most names have none of them.
+    if not any([word in lowered for word in present]):  # noqa: C419
+        return _NONE
     words = (
         word.lower()
-        for part in parts
+        for part in spelled.split()
         if _QUALIFIED.search(part) is None
         for word in _WORD.findall(part)
     )
-    return _NAMED.intersection(words)
+    return present.intersection(words)
 
 
 def opens_tail(heading: str) -> bool:

@@ -5,14 +5,18 @@ Source: the rules page, "A page: from bytes to text".
 """
 
 import re
+from typing import Any
 
 import attrs
 
 from web_tools import _extract_links as links
 from web_tools import _extract_media as media
 from web_tools import _extract_thin as thin
+from web_tools._extract_about import About, about_of, linked_data
+from web_tools._extract_article import declared_body, declares_article, without_captions
 from web_tools._extract_bounds import bound, cut_text
 from web_tools._extract_dom import Document, Element, parse_page
+from web_tools._extract_feed import feed_of
 from web_tools._extract_hidden import has_ink, ink, remove_hidden, show_waiting
 from web_tools._extract_markdown import to_markdown
 from web_tools._extract_prune import choose_root, prose_ink, prune, remove_machinery
@@ -23,6 +27,7 @@ from web_tools.charset import Decoded, decode
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _LANGUAGE_TAG = re.compile(r"[A-Za-z]{2,8}(?:[-_][A-Za-z0-9]{1,8}){0,4}")
 _TITLE_CHARS = 500
+_NO_BREAK = re.compile(r"&(?:nbsp|#160|#[xX][aA]0);")
 
 
 @attrs.frozen(kw_only=True)
@@ -45,6 +50,7 @@ class _Read:
     text: str
     origin: TextOrigin
     hidden_chars: int
+    coverage: int | None = None
 
 
 def extract_page(body: bytes, content_type: str | None, url: str) -> Extracted:
@@ -54,7 +60,7 @@ def extract_page(body: bytes, content_type: str | None, url: str) -> Extracted:
         UnsupportedContent: The type or the first bytes are not text, JSON or XML.
     """
     opened = _open(body, content_type)
-    return _from_html(opened, url) if opened.is_html else _from_text(opened)
+    return _from_html(opened, url) if opened.is_html else _from_text(opened, url)
 
 
 def strip_page(body: bytes, content_type: str | None) -> Extracted:
@@ -92,8 +98,10 @@ def _open(body: bytes, content_type: str | None) -> _Opened:
     )
 
 
-def _from_text(opened: _Opened) -> Extracted:
-    return _result(opened, opened.decoded.text, origin=TextOrigin.DECODED)
+def _from_text(opened: _Opened, url: str = "") -> Extracted:
+    result = _result(opened, opened.decoded.text, origin=TextOrigin.DECODED)
+    feed = feed_of(opened.decoded.text, url) if media.may_be_feed(opened.media_type) else None
+    return result if feed is None else attrs.evolve(result, title=feed.title, entries=feed.entries)
 
 
 def _result(
@@ -114,14 +122,16 @@ def _result(
 
 
 def _from_html(opened: _Opened, url: str) -> Extracted:
-    markup = opened.decoded.text
+    markup = _with_plain_spaces(opened.decoded.text)
     document = parse_page(markup)
     base = links.base_of(document, url)
     title = _title_of(document)
+    linked = linked_data(document) if "ld+json" in markup else []
+    about = about_of(document, linked)
     language = _language_of(document)
     canonical = links.canonical_of(document, base)
     refresh = links.refresh_of(document)
-    read = _read(document, markup, base)
+    read = _read(document, markup, base, linked, about)
     text = _without_surrogates(read.text)
     detail = thin.detail_of(text, title, markup)
     result = _result(opened, text, origin=read.origin, detail=detail)
@@ -130,6 +140,10 @@ def _from_html(opened: _Opened, url: str) -> Extracted:
         title=title,
         language=language,
         canonical=canonical,
+        author=_printable(about.author),
+        published=about.published,
+        modified=about.modified,
+        coverage=read.coverage,
         refresh=_without_surrogates(refresh.reference) if refresh is not None else None,
         refresh_base=_without_surrogates(refresh.base)
         if refresh is not None and refresh.base is not None
@@ -138,10 +152,10 @@ def _from_html(opened: _Opened, url: str) -> Extracted:
     )
 
 
-def _read(document: Document, markup: str, base: str) -> _Read:
+def _read(document: Document, markup: str, base: str, linked: list[Any], about: About) -> _Read:
     """The page's content; when that is thin, the first richer reading of the same page."""
-    structured = thin.article_body(document) if "articleBody" in markup else ""
-    read = _main(markup, document, base, TextOrigin.MAIN)
+    is_article = declares_article(document, about.types)
+    read = _main(markup, document, base, TextOrigin.MAIN, is_article=is_article)
     if has_ink(read.text, thin.THIN_INK):
         return read
     streamed = parse_page(markup)
@@ -149,14 +163,17 @@ def _read(document: Document, markup: str, base: str) -> _Read:
         again = _main(markup, streamed, base, TextOrigin.STREAMED)
         if ink(again.text) >= thin.THIN_INK:
             return again
+    structured = thin.article_body(linked)
     if ink(structured) >= thin.THIN_INK:
         text = f"{thin.STRUCTURED_MARK}\n\n{structured}"
-        return attrs.evolve(read, text=text, origin=TextOrigin.STRUCTURED_DATA)
+        return attrs.evolve(read, text=text, origin=TextOrigin.STRUCTURED_DATA, coverage=None)
     whole = _whole(parse_page(markup), base)
     return whole if ink(whole.text) > ink(read.text) else read
 
 
-def _main(markup: str, document: Document, base: str, origin: TextOrigin) -> _Read:
+def _main(
+    markup: str, document: Document, base: str, origin: TextOrigin, *, is_article: bool = False
+) -> _Read:
     nodes = 2 * markup.count("<")
     remove_machinery(document)
     hidden = remove_hidden(document)
@@ -164,8 +181,24 @@ def _main(markup: str, document: Document, base: str, origin: TextOrigin) -> _Re
     left = prune(document, total=before, nodes=nodes)
     if left * 2 < before:
         document, left = _unless_misled(markup, document, left, origin)
-    text = _markdown(choose_root(document, total=left, nodes=nodes), base)
-    return _Read(text=text, origin=origin, hidden_chars=hidden)
+    root = _root_of(document, left, nodes, is_article=is_article)
+    shown = ink(root.text) if root is not None else 0
+    return _Read(
+        text=_markdown(root, base),
+        origin=origin,
+        hidden_chars=hidden,
+        coverage=min(100 * shown // before, 100) if before else None,
+    )
+
+
+def _root_of(document: Document, total: int, nodes: int, *, is_article: bool) -> Element | None:
+    """What is taken of a pruned page: of an article its text, of any other page nearly all of it."""
+    if not is_article:
+        return choose_root(document, total=total, nodes=nodes)
+    root = declared_body(document, total=total)
+    if root is None:
+        root = choose_root(document, total=total, nodes=nodes, closely=True)
+    return None if root is None else without_captions(root)
 
 
 def _unless_misled(
@@ -190,7 +223,7 @@ def _whole(document: Document, base: str) -> _Read:
     remove_machinery(document)
     hidden = remove_hidden(document)
     text = _markdown(document.select_one("body"), base)
-    return _Read(text=text, origin=TextOrigin.FULL_PAGE, hidden_chars=hidden)
+    return _Read(text=text, origin=TextOrigin.FULL_PAGE, hidden_chars=hidden, coverage=100)
 
 
 def _markdown(root: Element | None, base: str) -> str:
@@ -198,6 +231,17 @@ def _markdown(root: Element | None, base: str) -> str:
         return ""
     links.make_links_absolute(root, base)
     return to_markdown(root)
+
+
+def _with_plain_spaces(markup: str) -> str:
+    """No-break spaces as spaces: the writer would spell them as references, and marks beside them as tags."""
+    if "\xa0" in markup:
+        markup = markup.replace("\xa0", " ")
+    return _NO_BREAK.sub(" ", markup) if "&" in markup else markup
+
+
+def _printable(text: str | None) -> str | None:
+    return None if text is None else _without_surrogates(text)
 
 
 def _without_surrogates(text: str) -> str:

@@ -11,11 +11,17 @@ import attrs
 
 from web_tools._extract_dom import Document, Element
 from web_tools._extract_hidden import ink
-from web_tools._extract_names import APART, chrome_words, opens_tail
+from web_tools._extract_names import APART, chrome_words, opens_tail, words_present
 
 _NEVER_TEXT = (
     "script, style, template, svg, canvas, iframe, frame, frameset, noframes, object, embed, applet, audio, video, "
     "select, datalist, textarea, option, progress, meter, map, head, dialog"
+)
+_MARKS_OF_PLACES = (
+    "td.linenos, td.gutter, td.rouge-gutter, .line-numbers-rows, .linenodiv, span.lineno, span.linenos, "
+    "td.blob-num, .hljs-ln-numbers, "
+    "a.headerlink, a.anchorjs-link, a.hash-link, a.heading-anchor, a.header-anchor, a.octicon-link, "
+    ".mw-editsection"
 )
 _CHROME_TAGS = (
     "nav, footer, aside, header, form, button, menu, label, fieldset, address, "
@@ -45,6 +51,10 @@ _ADVICE = 300
 """Characters beyond which a `noscript` is more than a request to switch scripts on."""
 _PROSE_BLOCKS = 150
 _PROSE_LEVELS = 64
+_SHARE, _LEAST = 85, 35
+"""Percent of the page's prose, and of its text, that an element needs to be taken for the content."""
+_CLOSE_SHARE, _CLOSE_LEAST = 60, 10
+"""The same of an article: of the prose of what is around it, and of the page's text."""
 _DESCENT = 256
 _SIBLINGS = 200
 _TAILS = 40
@@ -83,10 +93,13 @@ class Scale:
 
 
 def remove_machinery(document: Document) -> None:
-    """Take out what never shows as text: scripts, styles, templates, embedded media, choices."""
+    """Take out what never shows as text: scripts, styles, templates, embedded media, choices.
+
+    The numbers of code lines and the marks that link to headings go with them.
+    """
     for shadow in document.select("template[shadowrootmode]"):
         shadow.unwrap()
-    document.remove(_NEVER_TEXT)
+    document.remove(f"{_NEVER_TEXT}, {_MARKS_OF_PLACES}")
     if document.select_one("noscript") is not None:
         _settle_noscript(document)
 
@@ -182,13 +195,17 @@ def _inside_article(element: Element) -> bool:
 
 
 def _named(document: Document, total: int, scale: Scale) -> list[Element]:
+    named = [(e, e.attr("class"), e.attr("id")) for e in document.select("[class], [id]")]
+    present = words_present([name for _, *names in named for name in names if name])
+    if not present:
+        return []
     found = []
     verdicts: dict[tuple[str | None, str | None], frozenset[str]] = {}
-    for element in document.select("[class], [id]"):
-        key = (element.attr("class"), element.attr("id"))
+    for element, *names in named:
+        key = (names[0], names[1])
         words = verdicts.get(key)
         if words is None:
-            words = verdicts[key] = chrome_words(*key)
+            words = verdicts[key] = chrome_words(*key, present=present)
         if words and _is_beside(element, words, total, scale):
             found.append(element)
     return found
@@ -260,19 +277,26 @@ def _run_of(heading: Element, total: int, scale: Scale) -> list[Element]:
     return found
 
 
-def choose_root(document: Document, *, total: int, nodes: int) -> Element | None:
-    """The deepest element that holds nearly all prose, or all text where there is little prose."""
+def choose_root(
+    document: Document, *, total: int, nodes: int, closely: bool = False
+) -> Element | None:
+    """The deepest element that holds nearly all prose, or all text where there is little prose.
+
+    *closely* is for a page of one article: what holds most of the prose is it, the rest is beside.
+    """
     body = document.select_one("body")
     if body is None:
         return document.root
     prose = _Prose.of(body, nodes)
     whole = prose.below.get(body, 0)
     node = body
+    share, least = (_CLOSE_SHARE, _CLOSE_LEAST) if closely else (_SHARE, _LEAST)
     while whole * prose.stride * 4 >= total:
         inner = max(prose.inside.get(node, ()), key=prose.below.__getitem__, default=None)
-        if inner is None or prose.below[inner] * 100 < whole * 85:
+        if inner is None:
             break
-        if ink(inner.text) * 100 < total * 35:
+        around = prose.below[node] if closely else whole
+        if prose.below[inner] * 100 < around * share or ink(inner.text) * 100 < total * least:
             break
         node = inner
     return _only_inner(node, total)

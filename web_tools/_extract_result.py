@@ -47,6 +47,17 @@ class FailureReason(StrEnum):
 
 
 @attrs.frozen(kw_only=True)
+class FeedEntry:
+    """One entry of a feed, each value as the feed has it, without markup and on one line."""
+
+    title: str | None
+    url: str | None
+    published: str | None
+    author: str | None
+    summary: str | None
+
+
+@attrs.frozen(kw_only=True)
 class Extracted:
     """Readable text of one response body, and what is known about it.
 
@@ -54,6 +65,9 @@ class Extracted:
     `refresh` is the reference of a meta refresh and `refresh_base` the `href` of the page's base,
     both as the page wrote them: neither resolved nor followed nor to be trusted.
     `hidden_chars` counts characters that a person looking at the page would not have seen.
+    `author`, `published` and `modified` are the page's own words about itself, the dates in ISO 8601.
+    `coverage` is the share of the visible text that is in `text`, in percent; None where nothing was
+    chosen. `entries` are those of a feed.
     `truncated` is true only if something readable was dropped for its size.
     """
 
@@ -68,6 +82,11 @@ class Extracted:
     refresh: str | None = None
     refresh_base: str | None = None
     canonical: str | None = None
+    author: str | None = None
+    published: str | None = None
+    modified: str | None = None
+    coverage: int | None = None
+    entries: tuple[FeedEntry, ...] = ()
     truncated: bool = False
     origin: TextOrigin = TextOrigin.DECODED
 

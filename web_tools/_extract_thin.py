@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from web_tools._extract_dom import Document
 from web_tools._extract_hidden import has_ink, ink
 from web_tools._extract_result import Detail
 from web_tools._extract_strip import strip_markup
@@ -72,13 +71,9 @@ _LOADER_WORDS = frozenset(
 _WORD = re.compile(r"[^\W_]+")
 
 
-def article_body(document: Document) -> str:
-    """The longest `articleBody` of the page's JSON-LD, without markup, or ''."""
-    try:
-        values = document.json_ld()
-    except (ValueError, RecursionError):
-        return ""
-    best = max(_bodies(values), key=len, default="")
+def article_body(linked: list[Any]) -> str:
+    """The longest `articleBody` of a page's JSON-LD, without markup, or ''."""
+    best = max(_bodies(linked), key=len, default="")
     return strip_markup(best) if "<" in best or "&" in best else best.strip()
 
 

@@ -7,6 +7,7 @@ sends: lengths are capped before they are read, and every field is checked for i
 import struct
 from typing import Any
 
+import attrs
 import orjson
 
 from web_tools._charset_words import CharsetSource
@@ -17,12 +18,13 @@ from web_tools._extract_result import (
     ExtractError,
     ExtractionFailed,
     FailureReason,
+    FeedEntry,
     TextOrigin,
     UnsupportedContent,
 )
 
 LENGTHS = struct.Struct(">II")
-MAX_HEAD_BYTES = 384 * 1024
+MAX_HEAD_BYTES = 512 * 1024
 _MAX_FIELD_CHARS = 8193
 """One more than a URL may have: a reference that was cut is too long to be followed."""
 
@@ -104,6 +106,11 @@ def _head_of(result: Extracted) -> dict[str, Any]:
         "refresh": _capped(result.refresh),
         "refresh_base": _capped(result.refresh_base),
         "canonical": _capped(result.canonical),
+        "author": _capped(result.author),
+        "published": _capped(result.published),
+        "modified": _capped(result.modified),
+        "coverage": result.coverage,
+        "entries": [attrs.asdict(entry) for entry in result.entries],
         "truncated": result.truncated,
         "origin": result.origin.value,
     }
@@ -123,8 +130,25 @@ def _extracted(fields: dict[str, Any], text: str) -> Extracted:
         refresh=_text(fields, "refresh"),
         refresh_base=_text(fields, "refresh_base"),
         canonical=_text(fields, "canonical"),
+        author=_text(fields, "author"),
+        published=_text(fields, "published"),
+        modified=_text(fields, "modified"),
+        coverage=None if fields["coverage"] is None else min(_count(fields, "coverage"), 100),
+        entries=tuple(_entry(entry) for entry in fields["entries"]),
         truncated=fields["truncated"] is True,
         origin=TextOrigin(fields["origin"]),
+    )
+
+
+def _entry(fields: Any) -> FeedEntry:
+    if not isinstance(fields, dict):
+        raise TypeError("entries")
+    return FeedEntry(
+        title=_text(fields, "title"),
+        url=_text(fields, "url"),
+        published=_text(fields, "published"),
+        author=_text(fields, "author"),
+        summary=_text(fields, "summary"),
     )
 
 

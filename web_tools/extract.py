@@ -20,6 +20,7 @@ from web_tools._extract_result import (
     ExtractError,
     ExtractionFailed,
     FailureReason,
+    FeedEntry,
     TextOrigin,
     UnsupportedContent,
 )
@@ -36,6 +37,7 @@ __all__ = (
     "ExtractionFailed",
     "Extractor",
     "FailureReason",
+    "FeedEntry",
     "TextOrigin",
     "UnsupportedContent",
 )

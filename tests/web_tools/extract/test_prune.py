@@ -2,7 +2,7 @@
 
 import pytest
 
-from web_tools._extract_names import chrome_words, opens_tail
+from web_tools._extract_names import chrome_words, opens_tail, words_present
 from web_tools._extract_page import extract_page
 from web_tools._extract_prune import Scale
 from web_tools.extract import Extracted, TextOrigin
@@ -118,7 +118,9 @@ def test_a_question_inside_a_heading_button_is_a_heading() -> None:
 )
 def test_names_are_read_by_words(name: str | None, words: set[str]) -> None:
     """A listed word inside another word, or one that speaks of the surroundings, does not count."""
-    assert words == chrome_words(name)
+    present = words_present([name] if name else [])
+
+    assert words == chrome_words(name, present=present)
 
 
 @pytest.mark.parametrize(

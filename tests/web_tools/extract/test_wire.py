@@ -14,6 +14,7 @@ from web_tools.extract import (
     ExtractError,
     ExtractionFailed,
     FailureReason,
+    FeedEntry,
     TextOrigin,
     UnsupportedContent,
 )
@@ -32,6 +33,16 @@ RESULTS = st.builds(
     refresh=_NAMES,
     refresh_base=_NAMES,
     canonical=_NAMES,
+    author=_NAMES,
+    published=_NAMES,
+    modified=_NAMES,
+    coverage=st.none() | st.integers(min_value=0, max_value=100),
+    entries=st.lists(
+        st.builds(
+            FeedEntry, title=_NAMES, url=_NAMES, published=_NAMES, author=_NAMES, summary=_NAMES
+        ),
+        max_size=2,
+    ).map(tuple),
     truncated=st.booleans(),
     origin=st.sampled_from(TextOrigin),
 )
