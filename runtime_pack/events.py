@@ -45,6 +45,11 @@ class EventType(StrEnum):
     LOG_CLOSED = "log:closed"
     LOG_CONTINUED = "log:continued"
     LOG_KEY_CHANGED = "log:key_changed"
+    FORWARD_MISSED = "forward:missed"
+    FORWARD_REPLACED = "forward:replaced"
+    FORWARD_BROKEN = "forward:broken"
+    FORWARD_NOTED = "forward:noted"
+    FORWARD_GONE = "forward:gone"
 
 
 class EventCode(StrEnum):
@@ -84,6 +89,11 @@ class EventCode(StrEnum):
     LOG003E = "LOG003E"
     LOG004O = "LOG004O"
     LOG005O = "LOG005O"
+    FWD001E = "FWD001E"
+    FWD002E = "FWD002E"
+    FWD003E = "FWD003E"
+    FWD004O = "FWD004O"
+    FWD005O = "FWD005O"
 
 
 class Severity(StrEnum):
@@ -292,6 +302,37 @@ EVENT_ROWS: Final[Mapping[EventCode, EventRow]] = {
         _S.MEDIUM,
         "Another key signs the log from here on; the old one signed the change.",
         "None, if it was planned; give the new key to those who verify.",
+    ),
+    # Of these a sink tells its receiver; they stand in no log.
+    EventCode.FWD001E: _row(
+        _T.FORWARD_MISSED,
+        _S.MEDIUM,
+        "Lines of a log were deleted before they were forwarded; their numbers are in `object`.",
+        "Delete later, or mend the receiver; the tombstone of the log says who deleted them.",
+    ),
+    EventCode.FWD002E: _row(
+        _T.FORWARD_REPLACED,
+        _S.HIGH,
+        "A log is not the one that was forwarded: it was cut, edited or replaced.",
+        "Verify it, and treat it as an incident: what was forwarded is what it was.",
+    ),
+    EventCode.FWD003E: _row(
+        _T.FORWARD_BROKEN,
+        _S.HIGH,
+        "A line does not follow from the one before it, and was forwarded as it is.",
+        "Verify the log, and treat it as an incident.",
+    ),
+    EventCode.FWD004O: _row(
+        _T.FORWARD_NOTED,
+        _S.LOW,
+        "A line of a log is no event: its number and digest were forwarded.",
+        "Look at the line in the log.",
+    ),
+    EventCode.FWD005O: _row(
+        _T.FORWARD_GONE,
+        _S.MEDIUM,
+        "The file of a log that was forwarded is no more there.",
+        "None, if it was deleted on purpose; `object` has its last line that was forwarded.",
     ),
 }
 

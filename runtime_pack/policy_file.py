@@ -41,6 +41,7 @@ from runtime_pack.policy import (
     ToolRule,
 )
 from runtime_pack.prices import ModelPrice, PriceTable
+from runtime_pack.sink_config import SinkConfig, SinkRefused, parse_sink
 
 __all__ = (
     "CredentialSource",
@@ -81,8 +82,6 @@ _MONEY: Final = frozenset({"max_cost"})
 _LABELS: Final = (*Integrity, *Confidentiality)
 _FENCES: Final = ("fence", "datamark", "encode")
 _PRESETS: Final = frozenset(map(str, LabelPreset))
-# None exists in this version: a name here would look as if it did something.
-_SINKS: Final[frozenset[str]] = frozenset()
 
 
 @frozen(kw_only=True)
@@ -151,6 +150,7 @@ class PolicyFile:
         preset: the table that says what labels do to calls.
         output_check: what an answer with quotations that cannot be verified leads to.
         fence: the mode that blocks of text from outside are written in.
+        sinks: where events are forwarded to, by name.
         text: the file as it was read.
     """
 
@@ -168,6 +168,7 @@ class PolicyFile:
     preset: LabelPreset = LabelPreset.STANDARD
     output_check: str = NO_CHECK
     fence: str = _FENCES[0]
+    sinks: Mapping[str, SinkConfig] = attrs.field(factory=dict)
     text: str = attrs.field(default="", repr=False, eq=False)
 
     def contract(self) -> TaskContract:
@@ -310,7 +311,7 @@ class _Reader:
         fields["preset"] = self._preset(body)
         fields["output_check"] = self._word(body, "output_check", CHECKS)
         fields["fence"] = self._word(body, "fence", _FENCES)
-        self._known(body, "sinks", _SINKS)
+        fields["sinks"] = self._sinks(self._table(body, "sinks"), fields["credentials"])
         if self.faults:
             return None
         return PolicyFile(**fields)
@@ -510,6 +511,19 @@ class _Reader:
                 made = self._try(path, _source, source)
                 if made is not None:
                     read[name] = made
+        return read
+
+    def _sinks(
+        self, body: dict[str, Any], credentials: Mapping[str, CredentialSource]
+    ) -> dict[str, SinkConfig]:
+        read: dict[str, SinkConfig] = {}
+        for name, table in body.items():
+            try:
+                read[name] = parse_sink(name, table, credentials)
+            except SinkRefused as error:
+                self._fault(
+                    _at(f"sinks.{name}", error.key) if error.key else f"sinks.{name}", str(error)
+                )
         return read
 
     def _known(self, body: Mapping[str, Any], key: str, known: frozenset[str]) -> None:

@@ -39,6 +39,7 @@ def policy_json(policy: PolicyFile) -> dict[str, Json]:
             {"name": name, "from": _place(source), "found": _is_there(source)}
             for name, source in policy.credentials.items()
         ],
+        "sinks": _as_written(policy).get("sinks", {}),
         "needs": list(_needs(policy)),
     }
 
@@ -69,6 +70,8 @@ def _rows(policy: PolicyFile) -> Iterator[tuple[str, object]]:
     for name, source in policy.credentials.items():
         found = "found" if _is_there(source) else "not found now"
         yield "credential", f"{name} from the {_place(source)} ({found})"
+    for name, table in _as_written(policy).get("sinks", {}).items():
+        yield "sink", f"{name}: {_told(table)}"
     for need in _needs(policy):
         yield "needs", need
 

@@ -1,4 +1,4 @@
-"""`runtime-pack events`: look at what stands in logs: list, show, count, follow, export.
+"""`runtime-pack events`: look at what stands in logs: list, show, count, follow, export, forward.
 
 Everything that is shown passes for text only: a terminal must not obey what a model or a page wrote.
 """
@@ -18,6 +18,7 @@ import orjson
 from runtime_pack.audit.facts import EventFacts, Wanted, facts_of, read_record
 from runtime_pack.audit.following import Follower
 from runtime_pack.audit.index import GROUPS, EventIndex, check_place, default_index, logs_in
+from runtime_pack.cli._forward import forward_command
 from runtime_pack.cli._given import FILE, LOGS
 from runtime_pack.cli._state import is_new, open_state, state_option
 from runtime_pack.cli._text import exit_codes, note, say, say_bytes, say_json
@@ -114,6 +115,9 @@ def command() -> None:
     An index is kept beside the logs and brought up to date first. It is no evidence: `runtime-pack
     audit verify` says whether a log is what was written.
     """
+
+
+command.add_command(forward_command)
 
 
 @command.command("ls", epilog=_CODES)

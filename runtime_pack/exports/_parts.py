@@ -12,7 +12,17 @@ import attrs
 
 from runtime_pack.messages import Json, clean_text
 
-__all__ = ("PRODUCT", "VENDOR", "Read", "Record", "ascii_json", "compact", "is_address", "read")
+__all__ = (
+    "PRODUCT",
+    "VENDOR",
+    "Read",
+    "Record",
+    "ascii_json",
+    "compact",
+    "is_address",
+    "is_time",
+    "read",
+)
 
 Record: TypeAlias = Mapping[str, Json]
 """The object of a line, as JSON gives it; any of its keys may be missing or of another type."""
@@ -100,6 +110,14 @@ def _text(record: Record, name: str) -> str:
 def _part(record: Record, name: str) -> Record:
     value = record.get(name)
     return value if isinstance(value, Mapping) else {}
+
+
+def is_time(text: str) -> bool:
+    """Whether a text names an instant that there is."""
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def _micros(text: str) -> int:

@@ -13,9 +13,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+import orjson
+
 from runtime_pack.exports._parts import PRODUCT, Read, Record, ascii_json, read
 
-__all__ = ("log_line", "log_record", "logs_payload", "spans_of", "spans_payload")
+__all__ = ("log_line", "log_record", "logs_envelope", "logs_payload", "spans_of", "spans_payload")
 
 _OPERATION: Final = "gen_ai.operation.name"
 _AGENT: Final = "gen_ai.agent.name"
@@ -166,6 +168,20 @@ def logs_payload(records: Iterable[Record]) -> dict[str, object]:
     """What is posted to `/v1/logs`."""
     scope = {"scope": {"name": PRODUCT}, "logRecords": [log_record(r) for r in records]}
     return {"resourceLogs": [{"resource": _resource(), "scopeLogs": [scope]}]}
+
+
+def logs_envelope(records: Iterable[bytes]) -> bytes:
+    """The same of log records that are JSON already, each as `log_record` has it."""
+    scope, resource = orjson.dumps({"name": PRODUCT}), orjson.dumps(_resource())
+    return (
+        b'{"resourceLogs":[{"resource":'
+        + resource
+        + b',"scopeLogs":[{"scope":'
+        + scope
+        + b',"logRecords":['
+        + b",".join(records)
+        + b"]}]}]}"
+    )
 
 
 def spans_payload(records: Iterable[Record]) -> dict[str, object]:

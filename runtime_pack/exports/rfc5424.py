@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from runtime_pack.exports._parts import PRODUCT, Read, Record, ascii_json, read
+from runtime_pack.exports._parts import PRODUCT, Read, Record, ascii_json, is_time, read
+from runtime_pack.exports.cef import cef_line
 
 __all__ = ("syslog_line",)
 
@@ -17,17 +18,24 @@ _FACILITY: Final = 13
 # RFC 5612: the number for documentation and private use where no number is registered.
 _SD_ID: Final = "event@32473"
 # As our lines have it; a line that was tampered with may have anything.
-_TIME: Final = re.compile(r"[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}\.[0-9]{6}Z\Z")
+_TIME: Final = re.compile(r"[0-9]{4}(-[0-9]{2}){2}T([01][0-9]|2[0-3])(:[0-5][0-9]){2}\.[0-9]{6}Z\Z")
 _NOT_PRINTABLE: Final = re.compile(r"[^\x21-\x7e]")
 
 
-def syslog_line(record: Record, *, host: str = "-") -> str:
-    """The event as one message, without a frame. *host* is the machine that sends it."""
+def syslog_line(record: Record, *, host: str = "-", form: str = "rfc5424") -> str:
+    """The event as one message, without a frame. *host* is the machine that sends it.
+
+    *form* `cef` has the event in that form behind the head, in ASCII, and no structured data.
+    """
     event = read(record)
     priority = _FACILITY * 8 + _severity(event)
-    at = event.at if _TIME.match(event.at) else "-"
+    # A day or hour that no calendar has is read as no time at all.
+    at = event.at if _TIME.match(event.at) and is_time(event.at) else "-"
     head = (at, _word(host, 255), PRODUCT, "-", _word(event.code, 32))
-    return f"<{priority}>1 {' '.join(head)} {_structured(event)} {ascii_json(record)}"
+    start = f"<{priority}>1 {' '.join(head)}"
+    if form == "cef":
+        return f"{start} - {cef_line(record).encode('ascii', 'backslashreplace').decode()}"
+    return f"{start} {_structured(event)} {ascii_json(record)}"
 
 
 def _severity(event: Read) -> int:

@@ -190,7 +190,10 @@ FAULTS: dict[str, tuple[str, str]] = {
     "an output check as a budget": (HEAD + "[budgets]\noutput_check = 'end'", "budgets.output_check"),
     "a fence that there is not": (HEAD + "fence = 'none'", "fence"),
     "a fence that is a list": (HEAD + "fence = ['fence']", "fence"),
-    "a sink": (HEAD + "sinks = ['syslog']", "sinks[0]"),
+    "sinks that are no table": (HEAD + "sinks = ['syslog']", "sinks"),
+    "a sink that is no table": (HEAD + "sinks.siem = 'syslog'", "sinks.siem"),
+    "a sink with a key too many": (HEAD + "[sinks.siem]\nkind = 'stdout'\nto = 'x'", "sinks.siem.to"),
+    "a sink that filters by what is none": (HEAD + "[sinks.siem]\nkind = 'stdout'\nwanted = { x = 1 }", "sinks.siem.wanted.x"),
 }  # fmt: skip
 
 
