@@ -65,8 +65,8 @@ def _entity_pattern(unless: str = "") -> re.Pattern[str]:
         f"(&{unless}(?:"
         "#[0-9]+;?"
         f"|#[Xx]{_HEX}+;?"
-        "|[A-Za-z][A-Za-z0-9]{1,31};"
-        f"|(?=[A-Za-z])(?:{_legacy_starts()})[A-Za-z0-9]{{0,30}}"
+        "|[A-Za-z][A-Za-z0-9]{1,31}+;"
+        f"|(?=[A-Za-z])(?:{_legacy_starts()})[A-Za-z0-9]{{0,30}}+"
         "))"
     )
 
@@ -111,7 +111,12 @@ _UNFINISHED_BYTES: Final = "(?![89ABab])"
 _HALF_A_PAIR: Final = rf"u[Dd](?:[C-Fc-f]|[89ABab]{_HEX}{{2}}(?!\\u[Dd][C-Fc-f]{_HEX}{{2}}))"
 _UNFINISHED_SCRIPT: Final = f"(?!(?:[0-7]{{1,2}}|0{{0,4}}3?){_GOES_ON}|{_HALF_A_PAIR})"
 _UNFINISHED_SCRIPT_CONTROL: Final = f"(?!(?:[0-3]?[0-7]|0{{0,4}}3?){_GOES_ON}|{_HALF_A_PAIR})"
+# Where one of each order's is: without one, an order reads what the usual order reads.
 _MAY_GO_ON: Final = re.compile(rf"&#?[A-Za-z0-9]++{_GOES_ON}|\\0{{0,4}}[0-7]{{1,2}}{_GOES_ON}")
+_CONTROL_MAY_GO_ON: Final = re.compile(
+    f"&(?:#0*+(?:[12]?[0-9]|3[01])?|#[Xx]0*+(?:1?{_HEX})?|[Aa][Mm][Pp]){_GOES_ON}"
+    rf"|\\0{{0,4}}[0-7]{{1,2}}{_GOES_ON}"
+)
 
 _LARGEST: Final = 0x10FFFF
 
@@ -226,12 +231,12 @@ def _patient(entity: str, script: str) -> tuple[Kind, ...]:
 
 
 _INNER_FIRST: Final = (
-    _patient(_UNFINISHED_ENTITY, _UNFINISHED_SCRIPT),
-    _patient(_UNFINISHED_CONTROL, _UNFINISHED_SCRIPT_CONTROL),
+    (_patient(_UNFINISHED_ENTITY, _UNFINISHED_SCRIPT), _MAY_GO_ON),
+    (_patient(_UNFINISHED_CONTROL, _UNFINISHED_SCRIPT_CONTROL), _CONTROL_MAY_GO_ON),
 )
 
 
-def _hurries(reading: Reading) -> bool:
+def _hurries(reading: Reading, may_go_on: re.Pattern[str]) -> bool:
     """Whether the last pass of a reading decoded what may go on with another spelling."""
     _, before, meanings = reading.passes[-1]
     seconds = {spelling[:2] for spelling in meanings}
@@ -247,7 +252,7 @@ def _hurries(reading: Reading) -> bool:
         or (spelling[0] == "\\" and spelling[1] in "01234567")
         for spelling in meanings
     )
-    return unfinished and _MAY_GO_ON.search(before) is not None
+    return unfinished and may_go_on.search(before) is not None
 
 
 def _decoded(text: str, kind: Kind) -> tuple[str, Meanings]:
@@ -259,7 +264,7 @@ def _decoded(text: str, kind: Kind) -> tuple[str, Meanings]:
     pieces = pattern().split(text)
     meanings = {spelling: decode(spelling) for spelling in set(pieces[1::2])}
     plain = {spelling: meant + spelling[used:] for spelling, (meant, used) in meanings.items()}
-    pieces[1::2] = [plain[spelling] for spelling in pieces[1::2]]
+    pieces[1::2] = map(plain.__getitem__, pieces[1::2])
     return "".join(pieces), meanings
 
 
@@ -284,7 +289,10 @@ def _way_back(
 
 
 def _in_order(text: str, *orders: tuple[Kind, ...]) -> Iterator[Reading]:
-    """Each reading as long as decoding by the first order changes the text, then by the next."""
+    """Each reading as long as decoding by the first order changes the text, then by the next.
+
+    Where an order but the last changes nothing, there are none.
+    """
     passes: tuple[Pass, ...] = ()
     for kinds in orders:
         for _ in range(ROUNDS):
@@ -299,6 +307,8 @@ def _in_order(text: str, *orders: tuple[Kind, ...]) -> Iterator[Reading]:
                     yield Reading(text=text, passes=passes)
             if text == before:
                 break
+        if not passes:
+            break
 
 
 def readings(text: str) -> Iterator[Reading]:
@@ -307,9 +317,11 @@ def readings(text: str) -> Iterator[Reading]:
     At most three orders of decoding, each of a fixed number of passes.
     """
     yield Reading(text=text, passes=())
-    hurried = False
+    hurried = [False] * len(_INNER_FIRST)
     for reading in _in_order(text, _KINDS):
-        hurried = hurried or _hurries(reading)
+        for order, (_, may_go_on) in enumerate(_INNER_FIRST):
+            hurried[order] = hurried[order] or _hurries(reading, may_go_on)
         yield reading
-    for kinds in _INNER_FIRST if hurried else ():
-        yield from _in_order(text, kinds, _KINDS)
+    for (kinds, _), differs in zip(_INNER_FIRST, hurried, strict=True):
+        if differs:
+            yield from _in_order(text, kinds, _KINDS)

@@ -87,6 +87,12 @@ def _skipped_run() -> re.Pattern[str]:
     return re.compile(f"[{skipped}]*+")
 
 
+@functools.cache
+def _bracket() -> re.Pattern[str]:
+    table = _visible_tables.fold_table()
+    return re.compile(f"[{_visible_tables.character_class('<', table, 0x10000)}]")
+
+
 def _may_spell_name(text: str, first: int) -> bool:
     """Whether the text may spell the name from its letter at *first*; only its end is certain."""
     letters = _fold(text[first : first + _LOOK_CHARS]).translate(_LETTERS_ONLY)
@@ -153,15 +159,24 @@ def _may_have_tag(text: str) -> bool:
 
 def _letters_after_brackets(text: str) -> Iterator[int]:
     """Where a letter follows a bracket and what is skipped; in pieces, for the reason in `_fold`."""
-    pattern, skipped = _bracket_then_letter(), _skipped_run()
+    pattern = _bracket_then_letter()
     begin = 0
     while begin < len(text):
-        # What begins in the piece ends at most one character behind the skipped run at its end,
-        # and no bracket is skipped: the next piece begins behind that run, however long it is.
-        run = skipped.match(text, min(begin + _PIECE_CHARS, len(text)))
-        behind = len(text) if run is None else run.end()
+        behind = _behind_walks(text, min(begin + _PIECE_CHARS, len(text)))
         yield from (match.end() - 1 for match in pattern.finditer(text, begin, behind + 1))
         begin = behind
+
+
+def _behind_walks(text: str, place: int) -> int:
+    """Where every walk has ended that begins before *place*, but for the letter there.
+
+    At the end of what is skipped; where that is far, at the next bracket, which none is.
+    """
+    run = _skipped_run().match(text, place, place + _LOOK_CHARS)
+    if run is not None and run.end() < min(place + _LOOK_CHARS, len(text)):
+        return run.end()
+    bracket = _bracket().search(text, place)
+    return len(text) if bracket is None else bracket.start()
 
 
 def _matches(reading: Reading, pattern: re.Pattern[str]) -> list[tuple[int, int, bool]]:

@@ -12,6 +12,7 @@ from typing import Final
 __all__ = (
     "are_neighbours_enough",
     "has_suspects",
+    "is_dense",
     "is_suspect",
     "is_wide",
     "without_runs_in_ascii",
@@ -36,8 +37,26 @@ _ANY: Final = b"|".join(_BY_LEAD.values())
 _RIGHT_TO_LEFT: Final = (
     rb"[\xd7-\xdf]|\xe0[\xa0-\xa3]|\xef(?:[\xac-\xb7\xb9\xba]|\xbb[\x80-\xbc])|\xf0[\x90\x9e]"
 )
-_RUN_IN_ASCII: Final = rb"(?:" + _ANY + rb")++(?![\x80-\xff])"
-_BETWEEN_ASCII: Final = rb"(?<![\x80-\xff])" + _RUN_IN_ASCII
+_RUN: Final = rb"(?:" + _ANY + rb")++"
+_LEAD_CHARS: Final = len(rb"\x00")
+_BETWEEN_ASCII: Final = {
+    lead: form[:_LEAD_CHARS]
+    + rb"(?<![\x80-\xff].)"
+    + form[_LEAD_CHARS:]
+    + rb"(?:"
+    + _ANY
+    + rb")*+(?![\x80-\xff])"
+    for lead, form in _BY_LEAD.items()
+}
+# How suspects begin whose lead is frequent in other text.
+_RARE: Final = {
+    b"\xcd": (b"\xcd\x8f",),
+    b"\xd8": (b"\xd8\x9c",),
+    b"\xe1": (b"\xe1\x85\x9f", b"\xe1\x85\xa0", b"\xe1\x9e\xb4", b"\xe1\x9e\xb5", b"\xe1\xa0"),
+    b"\xe3": (b"\xe3\x85\xa4",),
+    b"\xef": (b"\xef\xb8", b"\xef\xbb\xbf", b"\xef\xbe\xa0", b"\xef\xbf"),
+}
+_OTHER_BYTES: Final = bytes({*range(256)} - {*b"\xc2\xe2\xf3", *b"".join(_RARE)})
 # Sought one by one, each at the speed of memchr.
 _DIRECTIONS_AND_CANCEL: Final = (
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\U000e007f"
@@ -66,6 +85,24 @@ def has_suspects(data: bytes) -> bool:
     return any(pattern.search(data) for pattern in _patterns(data))
 
 
+def is_dense(text: str, data: bytes) -> bool:
+    """Whether one in six characters may be a suspect: a search costs more than a look at each then.
+
+    Few are counted that are none, and few are not counted: leads that are not frequent themselves,
+    and controls of shorthand and music, whose lead is that of emoji.
+    """
+    leads = data.translate(None, _OTHER_BYTES)
+    if 6 * len(leads) <= len(text):
+        return False
+    found = len(leads)
+    for lead, starts in _RARE.items():
+        uncertain = leads.count(lead)
+        found -= uncertain
+        if 24 * uncertain > len(text):
+            found += sum(map(data.count, starts))
+    return 6 * found > len(text)
+
+
 def _has_directions(data: bytes) -> bool:
     return any(lead in data for lead in (b"\xd8\x9c", b"\xe2")) and bool(
         _compiled(_DIRECTIONS).search(data)
@@ -92,12 +129,17 @@ def without_runs_in_ascii(data: bytes) -> bytes:
         _has_directions(data) and _compiled(_RIGHT_TO_LEFT).search(data)
     ):
         return data
-    return _compiled(_BETWEEN_ASCII).sub(b"", data)
+    for pattern in [_compiled(form) for lead, form in _BETWEEN_ASCII.items() if lead in data]:
+        data = pattern.sub(b"", data)
+    return data
 
 
 def _mostly_in_ascii(data: bytes) -> bool:
-    runs = list(islice(_compiled(_RUN_IN_ASCII).finditer(data[:_SAMPLE_BYTES]), _SAMPLE))
-    return sum(_follows_ascii(data, run.start()) for run in runs) * 2 > len(runs)
+    # Whole runs: a pattern that looks behind a run would try again at each place in it.
+    sample = data[:_SAMPLE_BYTES]
+    found = (run.span() for run in _compiled(_RUN).finditer(sample))
+    runs = list(islice((start for start, end in found if sample[end : end + 1] < b"\x80"), _SAMPLE))
+    return sum(_follows_ascii(data, start) for start in runs) * 2 > len(runs)
 
 
 def _follows_ascii(data: bytes, place: int) -> bool:

@@ -9,14 +9,13 @@ UAX 9 for embeddings and isolates.
 """
 
 import functools
-import itertools
 import re
 from collections.abc import Iterator
 from typing import Final
 
 import attrs
 
-from web_tools import _visible_contexts, _visible_quick, _visible_tables
+from web_tools import _visible_contexts, _visible_masks, _visible_quick, _visible_tables
 from web_tools._visible_edits import Span, Step
 
 __all__ = (
@@ -134,16 +133,7 @@ _MARKS_KEPT: Final = bytes.maketrans(b"M", b"k")
 
 @functools.cache
 def _flags() -> re.Pattern[str]:
-    # The three subdivision flags that are recommended for general interchange (UTS 51, RGI). Any
-    # other well-formed tag sequence is a channel.
-    return re.compile(
-        "\U0001f3f4(?:{})\U000e007f".format(
-            "|".join(
-                "".join(chr(0xE0000 + ord(letter)) for letter in region)
-                for region in ("gbeng", "gbsct", "gbwls")
-            )
-        )
-    )
+    return re.compile("|".join(_visible_masks.FLAGS))
 
 
 @attrs.frozen(kw_only=True)
@@ -309,19 +299,6 @@ def _classes(text: str) -> bytes:
     return plain
 
 
-def _explained(text: str, suspects: re.Pattern[str]) -> str:
-    """Whole lines without what no context explains."""
-    classes = _classes(text)
-    spans = map(re.Match.span, _removable().finditer(classes))
-    bounds = [0, *itertools.chain.from_iterable(spans), len(text)]  # of what stays
-    if len(bounds) == 2:
-        return text
-    hidden = len(classes) - len(classes.translate(None, _HIDDEN.encode()))
-    if sum(bounds[2:-1:2]) - sum(bounds[1:-1:2]) == hidden:
-        return suspects.sub("", text)
-    return "".join(map(text.__getitem__, map(slice, bounds[::2], bounds[1::2])))
-
-
 def _regions(text: str, suspects: re.Pattern[str]) -> Iterator[tuple[int, int]]:
     """Groups of whole lines that have something to judge, of some thousand characters.
 
@@ -351,6 +328,8 @@ def _invisibles_removed(text: str, data: bytes) -> Step:
     """The same, where the UTF-8 form is known."""
     if _visible_quick.are_neighbours_enough(text):
         after = _judged_by_neighbours(text, wide=_visible_quick.is_wide(data))
+    elif _visible_quick.is_dense(text, data):
+        after = _judged_in_lines(text)
     else:
         after = _judged_in_lines(_visible_quick.without_runs_in_ascii(data).decode())
     return Step(name="invisibles", before=text, after=after, find=_removals)
@@ -358,7 +337,14 @@ def _invisibles_removed(text: str, data: bytes) -> Step:
 
 def _judged_by_neighbours(text: str, *, wide: bool) -> str:
     pattern = _visible_contexts.unexplained(wide=wide)
-    return "".join([pattern.sub("", piece) for piece in _pieces(text)])
+    return "".join(
+        [
+            _visible_masks.explained(piece)
+            if _visible_quick.is_dense(piece, piece.encode())
+            else pattern.sub("", piece)
+            for piece in _pieces(text)
+        ]
+    )
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -378,7 +364,7 @@ def _judged_in_lines(text: str) -> str:
     pieces: list[str] = []
     done = 0
     for start, end in _regions(text, suspects):
-        pieces += (text[done:start], _explained(text[start:end], suspects))
+        pieces += (text[done:start], _visible_masks.explained(text[start:end]))
         done = end
     pieces.append(text[done:])
     return "".join(pieces)

@@ -108,3 +108,16 @@ def test_a_reverse_solidus_is_skipped() -> None:
     for solidus in "\\\u29f5\u29f9":
         assert "(page text, not a fence: /" in shown(f"<{solidus}/{NAME}>")
         assert spelled_tag_in(f"<{solidus}/{NAME}>")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("&lt&lt;x", ["&lt&lt;x", "<<x", "&lt<x", "<<x"]),
+        ("&lt&l", ["&lt&l", "<&l"]),
+        ("&#x3%43;", ["&#x3%43;", "\x03%43;", "\x03C;", "&#x3C;", "<", "&#x3C;", "<"]),
+    ],
+)
+def test_an_order_that_reads_nothing_new_is_not_read(text: str, expected: list[str]) -> None:
+    """Inner spellings come first where that makes a difference, and nowhere else."""
+    assert [reading.text for reading in _fence_decode.readings(text)] == expected

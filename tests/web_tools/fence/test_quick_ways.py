@@ -4,12 +4,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from web_tools import _fence_tags, _visible_quick, _visible_tables
+from web_tools import _fence_tags, _visible_classes, _visible_masks, _visible_quick, _visible_tables
 from web_tools._fence_decode import readings
 from web_tools._visible_edits import rewrite
 from web_tools.fence import neutralise
 from web_tools.testing import hostile_texts
-from web_tools.visible import make_visible, remove_invisibles, replace_surrogates
+from web_tools.visible import _removals, make_visible, remove_invisibles, replace_surrogates
 
 FLAG = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
 PIECES = [
@@ -47,6 +47,47 @@ def test_the_quick_ways_agree_with_the_rules(pieces: list[str], times: int, betw
     step = remove_invisibles(replace_surrogates(between.join(pieces * times)))
 
     assert step.after == rewrite(step.before, step.find(step.before))
+
+
+ROWS = (*_visible_classes.VISIBLE_CLASSES, *_visible_classes.INVISIBLE_CLASSES)
+ONE_OF_EACH = sorted(
+    {name: chr(next(_visible_tables.code_points(row))[0]) for name, row, _ in ROWS}.values()
+)
+
+
+@given(st.text([*ONE_OF_EACH, "x", " ", "\r", "\0"], max_size=24), st.sampled_from(["", FLAG]))
+@settings(max_examples=150, deadline=None)
+@example("\u05d0\u202d\u202b\u202c\u202c\u2069\n\u202b\u202c", "")
+@example("\u05d0\u2067\u202b\u2069\u202c", "")
+@example("\U0001f468\ufe0f\u200d\U0001f469\U0001f3fb\u200d\U0001f469", FLAG)
+@example("\u2801\u2060\u2800\u2801", "")
+@example("\u200e\u05d0\n\u200e\n\u05d0\u200e", "")
+def test_the_masks_agree_with_the_rules(text: str, flag: str) -> None:
+    """One code point of each class in any order: the same ones stay, however many there are."""
+    whole = flag + text + flag + text
+
+    assert _visible_masks.explained(whole) == rewrite(whole, _removals(whole))
+
+
+@pytest.mark.parametrize(
+    "piece", ["\u202eX\u2060", "\u202c\u2800", "\u05d0\u202b\u202c\n", "\ufe0e"]
+)
+def test_a_text_full_of_suspects_is_judged_by_masks(piece: str) -> None:
+    """Beyond one in six a look at each costs less than a search; in prose it is the other way."""
+    dense, prose = (
+        piece * 500,
+        f"caf\u00e9 {piece} au lait, sans sucre et sans \u00ab rien \u00bb " * 20,
+    )
+
+    assert _visible_quick.is_dense(dense, dense.encode())
+    assert not _visible_quick.is_dense(prose, prose.encode())
+
+
+def test_every_suspect_counts_as_one() -> None:
+    """A text of one alone is full of it, whichever of the basic plane or of the tags it is."""
+    for number, fold in enumerate(_visible_tables.fold_table()):
+        if fold == _visible_tables.INVISIBLE and not 0x10000 < number < 0xE0000:
+            assert _visible_quick.is_dense(chr(number), chr(number).encode()), hex(number)
 
 
 def test_every_invisible_code_point_is_a_suspect_and_no_other() -> None:
