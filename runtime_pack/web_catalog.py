@@ -66,6 +66,7 @@ from runtime_pack.ports import (
 )
 from runtime_pack.records import log_word
 from runtime_pack.violations import violation_event
+from runtime_pack.web_parts import part_data, told_of
 from runtime_pack.web_questions import ask_page
 from web_tools.arguments import (
     ASKING_READ_SCHEMA,
@@ -140,8 +141,9 @@ def _spec(
 def build_web_tool_catalog(*, paging: bool = False) -> tuple[ToolSpec, ...]:
     """The two tools as the model is offered them, for `TurnInput.tool_catalog`.
 
-    With *paging*, which the runtime is given too, `web:read` takes `extract`: a typed question about
-    the page, of which the answer comes back and not the text.
+    With *paging*, which the runtime is given too, `web:read` takes `extract`, a typed question about
+    the page, of which the answer comes back and not the text; or `offset`, `section`, `find` or
+    `outline`, for a part of a long page.
     """
     return (
         _spec(
@@ -610,9 +612,10 @@ class _WebToolRuntime:
         await self._keep((page.whole,))
         if request.question is not None:
             return await ask_page(request.question, page, block, context, self._setup.style)
+        told = told_of(page, request) if self._setup.paging else ""
         return _external(
-            text=block,
-            data=_read_data(page, block),
+            text=f"{told}\n{block}" if told else block,
+            data=_read_data(page, block) | part_data(page, request),
             citations=(page.citation,),
             links=tuple(address.url for address in WEB_ADDRESSES.find(page.text)),
             fences=(fenced.to_record(),),
@@ -748,7 +751,7 @@ def _put_all(store: RevisionStore, texts: Iterable[str]) -> None:
 
 def _dropped(page: Page) -> int:
     """How many characters are known to be missing; at least one when bytes of the body are."""
-    return max(page.total_chars - len(page.text), int(page.truncated))
+    return max(page.left_chars, int(page.truncated))
 
 
 def _search_data(found: SearchOutcome) -> dict[str, Json]:

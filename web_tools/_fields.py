@@ -56,6 +56,10 @@ class Fields:
             self._faults.append(Fault(path=f"/{name}", problem=str(refused)))
             return None
 
+    def refuse(self, name: str, problem: str) -> None:
+        """Note a fault of a field whose value has its form."""
+        self._faults.append(Fault(path=f"/{name}", problem=problem))
+
     def refuse_if_faulty(self) -> None:
         """Raise one error for everything that was noted."""
         if self._faults:

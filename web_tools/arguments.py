@@ -24,6 +24,15 @@ from web_tools._fields import (
     whole_number,
 )
 from web_tools.errors import InvalidCaps
+from web_tools.paging import (
+    MAX_FIND_CHARS,
+    MAX_SECTION_CHARS,
+    Finding,
+    FromOffset,
+    InSection,
+    Outlining,
+    Part,
+)
 from web_tools.typed_question import EXTRACT_SCHEMA, Question, parse_question
 
 __all__ = (
@@ -125,6 +134,7 @@ class ReadRequest:
         max_redirects: Of the host's caps; meta refreshes count.
         timeout_seconds: Of the host's caps; over every request of the read.
         question: What is to be read out of the page in place of its text; None for the text.
+        part: Which part of the text is wanted; None for its beginning.
     """
 
     url: str
@@ -132,6 +142,7 @@ class ReadRequest:
     max_redirects: int = 5
     timeout_seconds: float = 30.0
     question: Question | None = None
+    part: Part | None = None
 
 
 def _schema(properties: Mapping[str, Any], *required: str) -> Mapping[str, Any]:
@@ -185,11 +196,40 @@ READ_SCHEMA: Final = _schema(
 )
 """JSON Schema of the arguments of web:read."""
 
+_PART_SCHEMAS: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "offset": {
+            "type": "integer",
+            "description": "Read on from this character of the page's text.",
+            "minimum": 0,
+        },
+        "section": {
+            "type": "string",
+            "description": "Read the section under this heading.",
+            "minLength": 1,
+            "maxLength": MAX_SECTION_CHARS,
+        },
+        "find": {
+            "type": "string",
+            "description": "Show the places of these words, with what stands around them.",
+            "minLength": 1,
+            "maxLength": MAX_FIND_CHARS,
+        },
+        "outline": {
+            "type": "boolean",
+            "description": "Show the headings of the page, or the entries of a feed, in place of the text.",
+        },
+    }
+)
+
 ASKING_READ_SCHEMA: Final = _schema(
-    {**READ_SCHEMA["properties"], "extract": EXTRACT_SCHEMA},
+    {**READ_SCHEMA["properties"], "extract": EXTRACT_SCHEMA, **_PART_SCHEMAS},
     "url",
 )
-"""The same with `extract`, for hosts that let a model ask a typed question about a page."""
+"""The same with `extract`, a typed question about a page, and with the parts of a long page.
+
+At most one of `extract`, `offset`, `section`, `find` and `outline` is given.
+"""
 
 
 def parse_search_arguments(raw: object, caps: WebToolCaps) -> SearchRequest:
@@ -214,7 +254,7 @@ def parse_search_arguments(raw: object, caps: WebToolCaps) -> SearchRequest:
 def parse_read_arguments(raw: object, caps: WebToolCaps, *, asking: bool = False) -> ReadRequest:
     """The read that *raw* asks for, with `max_bytes` lowered to the host's cap.
 
-    With *asking*, it may have a typed question in `extract`.
+    With *asking*, it may have a typed question in `extract`, or ask for a part of the page.
 
     Raises:
         WebToolError: WEB_INVALID_INPUT with the path of every fault.
@@ -224,6 +264,7 @@ def parse_read_arguments(raw: object, caps: WebToolCaps, *, asking: bool = False
     url = fields.required("url", _url)
     asked = fields.optional("max_bytes", _count)
     question = fields.optional("extract", parse_question) if asking else None
+    part = _part(fields, raw) if asking else None
     fields.refuse_if_faulty()
     wanted = caps.default_read_bytes if asked is None else asked
     return ReadRequest(
@@ -232,7 +273,30 @@ def parse_read_arguments(raw: object, caps: WebToolCaps, *, asking: bool = False
         max_redirects=caps.max_redirects,
         timeout_seconds=caps.timeout_seconds,
         question=question,
+        part=part,
     )
+
+
+def _part(fields: Fields, raw: object) -> Part | None:
+    """The part that is asked for; two of them, or one beside a question, are a fault."""
+    offset = fields.optional("offset", _offset)
+    section = fields.optional("section", _name)
+    words = fields.optional("find", _sought)
+    outline = fields.optional("outline", _flag)
+    given = [
+        name for name in ("extract", *_PART_SCHEMAS) if isinstance(raw, Mapping) and name in raw
+    ]
+    if outline is False:
+        given.remove("outline")
+    for name in given[1:]:
+        fields.refuse(name, f"cannot be given beside {given[0]}")
+    if offset is not None:
+        return FromOffset(offset=offset)
+    if section is not None:
+        return InSection(name=section)
+    if words is not None:
+        return Finding(words=words)
+    return Outlining() if outline else None
 
 
 def _url(value: object) -> str:
@@ -246,6 +310,34 @@ def _count(value: object) -> int:
     if whole < 1:
         raise Refused("must be at least 1")
     return whole
+
+
+def _offset(value: object) -> int:
+    whole = whole_number(value)
+    if whole is None or whole < 0:
+        raise Refused("must be an integer of at least 0")
+    return whole
+
+
+def _name(value: object) -> str:
+    return _words(value, MAX_SECTION_CHARS)
+
+
+def _sought(value: object) -> str:
+    return _words(value, MAX_FIND_CHARS)
+
+
+def _words(value: object, most: int) -> str:
+    text = text_of(value, most)
+    if not text.strip():
+        raise Refused("must not be blank")
+    return text
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise Refused("must be true or false")
+    return value
 
 
 def _recency(value: object) -> Recency:

@@ -25,14 +25,24 @@ from egress.errors import (
 )
 from egress.ports import FetchLimits
 from egress.url import Target, parse_target, resolve_location
-from web_tools._cut import cut_utf8
 from web_tools.arguments import ReadRequest
 from web_tools.errors import WebErrorCode, WebToolError, error_from_egress, is_retryable_status
-from web_tools.extract import Detail, Extracted, ExtractionFailed, UnsupportedContent
+from web_tools.extract import (
+    Detail,
+    Extracted,
+    ExtractionFailed,
+    FeedEntry,
+    TextOrigin,
+    UnsupportedContent,
+)
+from web_tools.paging import FromOffset, Outlining, Part, View, list_of, view_of
 
 __all__ = ("Client", "Page", "PageReader", "TextExtractor")
 
 _MAX_RETRY_AFTER_CHARS: Final = 64
+_MARKDOWN: Final = frozenset({"text/markdown", "text/x-markdown"})
+# A text of this size is looked through beside the loop and not in it.
+_MANY_CHARS: Final = 32_768
 
 
 class Client(Protocol):
@@ -59,7 +69,7 @@ class Page:
         url: The canonical form of the URL that was asked for.
         final_url: The canonical URL that the text came from.
         content_type: Media type without parameters.
-        text: Extracted text, cut to the request's `max_bytes`.
+        text: Of the extracted text what the request asks for, cut to its `max_bytes`.
         bytes: Bytes of UTF-8 in `text`.
         total_bytes: Bytes of UTF-8 in the whole extracted text.
         total_chars: Characters in the whole extracted text.
@@ -71,6 +81,10 @@ class Page:
         downgraded: Whether some hop went from https to http.
         hidden_chars: Characters that a person looking at the page would not have seen.
         whole: The extracted text before the cut: what the citation digests.
+        view: What `text` is of `whole`, and where reading goes on.
+        author: As `published` and `modified`, the page's own word about itself, as data.
+        coverage: Percent of the visible text that was kept; None where nothing was chosen.
+        entries: Of a feed.
     """
 
     url: str
@@ -93,6 +107,19 @@ class Page:
     charset_source: str
     hidden_chars: int
     whole: str = attrs.field(repr=False)
+    view: View = attrs.field(repr=False)
+    author: str | None = None
+    published: str | None = None
+    modified: str | None = None
+    canonical: str | None = None
+    coverage: int | None = None
+    entries: tuple[FeedEntry, ...] = attrs.field(default=(), repr=False)
+
+    @property
+    def left_chars(self) -> int:
+        """Characters after what is shown of a text that is read from one place on."""
+        ends = [piece.end for piece in self.view.ranges]
+        return self.total_chars - ends[0] if self.view.next_offset is not None and ends else 0
 
 
 class PageReader:
@@ -143,7 +170,8 @@ class PageReader:
             extracted = await self._extract(fetched, trail)
             following = trail.refreshed(fetched, extracted)
             if following is None:
-                return _page(asked, fetched, extracted, trail, request.max_bytes, fetched_at)
+                view = await _viewed(extracted, request)
+                return _page(asked, fetched, extracted, trail, view, fetched_at)
             if self._follow is not None:
                 self._follow(fetched.final, following.target)
             trail = following
@@ -289,20 +317,18 @@ def _page(
     fetched: Fetched,
     extracted: Extracted,
     trail: _Trail,
-    max_bytes: int,
+    view: View,
     fetched_at: datetime,
 ) -> Page:
-    text = cut_utf8(extracted.text, max_bytes)
-    cut = len(text) < len(extracted.text)
     return Page(
         url=asked.document_url,
         final_url=fetched.final.document_url,
         content_type=extracted.media_type,
-        text=text,
-        bytes=len(text.encode()),
+        text=view.text,
+        bytes=len(view.text.encode()),
         total_bytes=len(extracted.text.encode()),
         total_chars=len(extracted.text),
-        truncated=cut or fetched.truncated or extracted.truncated,
+        truncated=view.cut or fetched.truncated or extracted.truncated,
         fetched_at=fetched_at,
         citation=_cite(fetched.final, extracted.text, fetched_at),
         detail=extracted.detail,
@@ -315,7 +341,38 @@ def _page(
         charset_source=extracted.charset_source.value,
         hidden_chars=extracted.hidden_chars,
         whole=extracted.text,
+        view=view,
+        author=extracted.author,
+        published=extracted.published,
+        modified=extracted.modified,
+        canonical=extracted.canonical,
+        coverage=extracted.coverage,
+        entries=extracted.entries,
     )
+
+
+async def _viewed(extracted: Extracted, request: ReadRequest) -> View:
+    """What the request asks for of a text; what walks through a long one does so in a thread."""
+    part, text = request.part, extracted.text
+    if part is None or isinstance(part, FromOffset) or len(text) <= _MANY_CHARS:
+        return _view(extracted, part, request.max_bytes)
+    return await asyncio.to_thread(_view, extracted, part, request.max_bytes)
+
+
+def _view(extracted: Extracted, part: Part | None, most: int) -> View:
+    if isinstance(part, Outlining) and extracted.entries:
+        return list_of([_listed(entry) for entry in extracted.entries], most=most)
+    marked_up = extracted.media_type in _MARKDOWN or extracted.origin in {
+        TextOrigin.MAIN,
+        TextOrigin.STREAMED,
+        TextOrigin.FULL_PAGE,
+    }
+    return view_of(extracted.text, part, most=most, marked_up=marked_up)
+
+
+def _listed(entry: FeedEntry) -> str:
+    told = (entry.published, entry.title or entry.summary, entry.url)
+    return "- " + " ".join(filter(None, told))
 
 
 def _cite(final: Target, text: str, fetched_at: datetime) -> KnowledgeCitation:
