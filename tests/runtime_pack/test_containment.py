@@ -37,6 +37,7 @@ def _part(name: str) -> Any:
 
 DRIVE, ROUTES, FENCE = _part("drive"), _part("routes").ROUTES, _part("fence_cases")
 REPORT, ADVERSARY = _part("report"), _part("adversary")
+MUTANTS, TOOLS = _part("fence_mutants"), _part("tool_cases")
 NAMES = [route.name for route in ROUTES]
 
 
@@ -102,6 +103,36 @@ def test_every_weaker_strategy_lets_a_tag_through() -> None:
     assert all(row.decoded > 0 for row in table.values())
 
 
+def test_each_property_of_the_fence_kills_a_weaker_one() -> None:
+    """Property 24: ours passes every case, the weaker fence of each property fails some.
+
+    That of time is measured by the command.
+    """
+    table = MUTANTS.count_properties(by_time=False)
+
+    assert len(MUTANTS.PROPERTIES) == 24
+    assert [one.name for one in table if one.ours] == []
+    assert [one.name for one in table if not one.theirs] == []
+
+
+def test_every_result_of_the_tools_is_labelled_and_fenced() -> None:
+    """In each slot, whatever comes of the call: external, with its provenance, inside its fence."""
+    counts = TOOLS.run_tool_cases(FENCE.breakouts()[::14])
+
+    assert set(counts.cases) == set(TOOLS.TOOL_SLOTS)
+    assert sum(counts.unlabelled.values()) == 0
+    assert sum(counts.unfenced.values()) == 0
+    assert list(counts.outcomes["error body"]) == ["WEB_HTTP_ERROR"]
+
+
+def test_every_prompt_meets_another_breakout_in_each_slot() -> None:
+    """A part of the product, and the same part each time."""
+    counts = FENCE.run_spread(["a", "b", "c"], FENCE.breakouts(), workers=1)
+
+    assert dict.fromkeys(FENCE.SLOTS, 3) == dict(counts.cases)
+    assert counts.examples == ()
+
+
 def _results(**changes: Any) -> Any:
     result = DRIVE.RouteResult
     routes = [
@@ -114,8 +145,10 @@ def _results(**changes: Any) -> Any:
     counts = FENCE.FenceCounts(cases={"page": 1}, failures={"page": 0}, examples=(), seconds=0.1)
     made = REPORT.Results(
         corpora={"x": 1},
-        fence=counts,
+        fences=(counts, counts),
         kills=[],
+        properties=[],
+        tools=TOOLS.ToolCounts(cases={}, outcomes={}, unlabelled={}, unfenced={}),
         routes=routes,
         residuals={},
         fenced=[],
@@ -137,6 +170,15 @@ def test_a_run_whose_control_is_quiet_is_invalid() -> None:
     assert [p.split(":")[0] for p in REPORT.problems(_results(routes=quiet))] == ["INVALID"] * 2
     assert REPORT.problems(_results(routes=harmed)) == ["HARM: a, strict, secret"]
     assert REPORT.problems(_results(machine=(1, False)))[0].startswith("INVALID")
+    dead = MUTANTS.PropertyCount(name="p", weaker="w", cases=2, ours=1, theirs=0)
+    assert len(REPORT.problems(_results(properties=[dead]))) == 2
+    bare = TOOLS.ToolCounts(
+        cases={"page": 1},
+        outcomes={"page": {"ok": 1}},
+        unlabelled={"page": 1},
+        unfenced={"page": 0},
+    )
+    assert REPORT.problems(_results(tools=bare)) == ["tools: 1 unlabelled, 0 unfenced: page"]
     assert "Harms executed under governance: 0 of 1" in REPORT.tables(good)
     assert REPORT.chart(good).startswith("<svg")
 
