@@ -54,6 +54,8 @@ __all__ = ("CHECKPOINT_LINES", "CHECKPOINT_SECONDS", "SEGMENT_BYTES", "SEGMENT_S
 
 _MICROSECONDS: Final = 1_000_000
 _NEVER: Final = sys.maxsize
+# The counter of an id has three hexadecimal digits.
+_MOST_COUNTED: Final = 0xFFF
 # RFC 8785 section 3.2.2.3: numbers are doubles, which are exact to here.
 _MOST_EXACT: Final = (1 << 53) - 1
 
@@ -72,6 +74,15 @@ CHECKPOINT_SECONDS: Final = 60
 # The words of each code as plain strings, which are encoded faster than enum members.
 _WORDS: Final = {
     code: (str(row.type), str(code), str(row.severity)) for code, row in EVENT_ROWS.items()
+}
+# The same as they stand in a line: what opens it, its severity, and what closes it.
+_PARTS: Final = {
+    code: (
+        f'{{"code":"{word}"',
+        f'"severity":"{severity}","subject":',
+        f'","type":"{kind}","v":1}}',
+    )
+    for code, (kind, word, severity) in _WORDS.items()
 }
 
 
@@ -122,8 +133,8 @@ class AuditLog:
         # The last 62 bits of a version 7 UUID are the writer's, its first 60 time and a counter.
         self._id_tail = f"{0x8000 | secrets.randbits(14):04x}-{secrets.randbits(48):012x}"
         self._id_time = self._id_count = 0
+        self._id_head = ""
         self._second = -1
-        self._milliseconds = 0
         self._prefix = ""
         # What is due at which line or second; nothing of it is ever due in a log without signer.
         self._due_line = self._due_second = _NEVER
@@ -301,10 +312,10 @@ class AuditLog:
             raise AuditError("the log is closed or has failed")
         kind, code, severity = _WORDS[event.code]
         seq = self._seq + 1
-        time_text = self._timestamp()
+        line_id, time_text = self._stamp()
         record: dict[str, object] = {
             "v": 1,
-            "id": self._next_id(),
+            "id": line_id,
             "seq": seq,
             "prev": self._prev,
             "ts": time_text,
@@ -330,19 +341,40 @@ class AuditLog:
             if event.code is EventCode.RUN002O:
                 self._due_line = seq
 
-    def _next_id(self) -> str:
-        """A version 7 UUID (RFC 9562): later lines have later ids, also when the clock goes back."""
-        if self._milliseconds > self._id_time:
-            self._id_time, self._id_count = self._milliseconds, 0
-        elif self._id_count < 0xFFF:
-            self._id_count += 1
-        else:
-            self._id_time, self._id_count = self._id_time + 1, 0
-        at = self._id_time
-        return f"{at >> 16:08x}-{at & 0xFFFF:04x}-7{self._id_count:03x}-{self._id_tail}"
+    def take_parts(
+        self, code: EventCode, subject: str, body: str, key: str, decision: str = ""
+    ) -> None:
+        """`take` of an entry whose parts are canonical JSON by their making, as text.
 
-    def _timestamp(self) -> str:
-        """RFC 3339, UTC, microseconds."""
+        *subject*, *body* (which is `object`) and *decision*, if there is one, are the objects of those
+        names; *key* is letters, digits and `:` or `#`, at least one.
+
+        Raises:
+            AuditError: as for `append`.
+        """
+        if self._failed:
+            raise AuditError("the log is closed or has failed")
+        front, middle, end = _PARTS[code]
+        decided = f',"decision":{decision}' if decision else ""
+        seq = self._seq + 1
+        line_id, at = self._stamp()
+        line = (
+            f'{front}{decided},"id":"{line_id}","key":"{key}","object":{body},"prev":"{self._prev}"'
+            f',"seq":{seq},{middle}{subject},"ts":"{at}{end}'
+        ).encode()
+        if len(line) > MAX_LINE_BYTES:
+            raise AuditError(f"an event takes more than {MAX_LINE_BYTES} bytes: none may")
+        self._seq, self._prev = seq, hashlib.sha256(line).hexdigest()
+        self._buffer.append(line)
+        if self._tree is not None:
+            self._tree.add(leaf_hash(line))
+
+    def _stamp(self) -> tuple[str, str]:
+        """The id and the time of the next line.
+
+        The id is a version 7 UUID (RFC 9562): later lines have later ids, also when the clock goes
+        back. The time is RFC 3339, UTC, with microseconds.
+        """
         if self._now is None:
             second, microsecond = divmod(time.time_ns() // 1000, _MICROSECONDS)
         else:
@@ -350,8 +382,14 @@ class AuditLog:
         if second != self._second:
             utc = datetime.fromtimestamp(second, UTC)
             self._second, self._prefix = second, utc.strftime("%Y-%m-%dT%H:%M:%S.")
-        self._milliseconds = second * 1000 + microsecond // 1000
-        return f"{self._prefix}{microsecond:06d}Z"
+        milliseconds = second * 1000 + microsecond // 1000
+        count = self._id_count + 1
+        if milliseconds > self._id_time or count > _MOST_COUNTED or not self._id_head:
+            at = self._id_time = max(milliseconds, self._id_time + (count > _MOST_COUNTED))
+            count, self._id_head = 0, f"{at >> 16:08x}-{at & 0xFFFF:04x}-7"
+        self._id_count = count
+        line_id = f"{self._id_head}{count:03x}-{self._id_tail}"
+        return line_id, f"{self._prefix}{microsecond:06d}Z"
 
     def _time(self) -> tuple[int, int]:
         """Seconds since the epoch, and the microseconds beyond them."""

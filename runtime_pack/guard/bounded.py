@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from runtime_pack.errors import AuditError, EmitterError
 from runtime_pack.events import Event
 from runtime_pack.fault_log import log_fault
+from runtime_pack.guard.eager import ended_well
 from runtime_pack.guard.task_run import GRACE_SECONDS, Scope, TaskRun
 from runtime_pack.machine import Outcome, OutcomeKind, Refused, budget_stop
 from runtime_pack.threads import LEFT, CancelledBefore
@@ -73,22 +74,22 @@ async def bounded(
         asyncio.CancelledError: the caller was cancelled from outside, whatever *work* made of it.
         BaseException: whatever else *work* raised.
     """
-    scope = Scope(patient=patient, idle=idle)
-    ends = None if seconds is None else asyncio.get_running_loop().time() + seconds
-    run.watch(scope)
-    try:
-        task = scope.begin(work)
-        if scope.over is not None:
+    loop, stops = asyncio.get_running_loop(), run.stops
+    ends = None if seconds is None else loop.time() + seconds
+    scope = Scope(loop, patient=patient, idle=idle)
+    task = scope.begin(work)
+    if scope.over is not None:
+        run.watch(scope, stops)
+        try:
             if ends is not None:
                 run.stop_at(scope, ends)
-            try:
-                await scope.over
-            except asyncio.CancelledError:
-                await _end(run, task)
-                raise
-    finally:
-        run.forget(scope)
-    if not scope.stopped and task.done() and not task.cancelled() and task.exception() is None:
+            await scope.over
+        except asyncio.CancelledError:
+            await _end(run, task)
+            raise
+        finally:
+            run.forget(scope)
+    if not scope.stopped and ended_well(task):
         return task.result()
     if not task.done():
         run.abandon(task)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ("started",)
+__all__ = ("ended_well", "started")
 
 _T = TypeVar("_T")
 
@@ -35,15 +36,24 @@ if TYPE_CHECKING:
         loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T]
     ) -> asyncio.Task[_T]: ...
 
+    def ended_well(task: asyncio.Task[Any]) -> bool:
+        """Whether the task is done and has a result."""
+        ...
+
 elif sys.version_info >= (3, 12):
 
     def _eager(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         return asyncio.Task(work, loop=loop, eager_start=True)
 
+    # As above.
+    def ended_well(task: asyncio.Task[Any]) -> bool:  # noqa: D103
+        return task.done() and not task.cancelled() and task.exception() is None
+
 else:
     # Python 3.11 has no `eager_start`. Its task in Python is complete, and gets no changes any
     # more; the three functions are those that asyncio documents for tasks of one's own.
-    from asyncio.futures import _FINISHED, _PyFuture
+    from asyncio.format_helpers import extract_stack
+    from asyncio.futures import _FINISHED
     from asyncio.tasks import _enter_task, _leave_task, _PyTask, _register_task
     from types import SimpleNamespace
 
@@ -52,24 +62,31 @@ else:
         _num_cancels_requested = 0
         _must_cancel = False
         _fut_waiter = None
+        # It has ended in its first step, with a result and nobody to tell.
+        is_plain = False
 
+        # Not that of the task: it would leave the first step to the loop.
         def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T]) -> None:
-            # Not that of the task: it would leave the first step to the loop.
-            if loop.get_debug():
-                _PyFuture.__init__(self, loop=loop)
             self._loop, self._callbacks = loop, []
             self._coro = work
             self._context = contextvars.copy_context()
 
+        def __del__(self) -> None:
+            if not self.is_plain:
+                super().__del__()
+
         def begin(self) -> None:
             """Take the first step; its own of the task is for all that does not end well in it."""
             loop = self._loop
+            outer = asyncio.current_task(loop)
+            if outer is not None:
+                _leave_task(loop, outer)
             _enter_task(loop, self)
             try:
                 given, raised = self._context.run(self._coro.send, None), None
             except StopIteration as end:
                 if not self._must_cancel and not self._callbacks:
-                    self._result, self._state = end.value, _FINISHED
+                    self._result, self._state, self.is_plain = end.value, _FINISHED, True
                     return
                 given, raised = None, end
             # Whatever it is, the task makes of it what a task does.
@@ -77,11 +94,15 @@ else:
                 given, raised = None, error
             finally:
                 _leave_task(loop, self)
+                if outer is not None:
+                    _enter_task(loop, outer)
             self._take_step(given, raised)
 
         def _take_step(self, given: object, raised: BaseException | None) -> None:
             """Let the task take the step that the work has taken, and find what came of it."""
-            work, cancels = self._coro, self._must_cancel
+            loop, work, cancels = self._loop, self._coro, self._must_cancel
+            if loop.get_debug():
+                self._note_origin()
 
             def send(_nothing: None) -> object:
                 # What was asked of the task inside the step is asked of it now.
@@ -95,17 +116,28 @@ else:
             self._coro = SimpleNamespace(send=send)
             if cancels:
                 self._must_cancel = False
-            self._context.run(self._Task__step)
+            outer = asyncio.current_task(loop)
+            if outer is not None:
+                _leave_task(loop, outer)
+            try:
+                self._context.run(self._Task__step)
+            finally:
+                if outer is not None:
+                    _enter_task(loop, outer)
             if not self.done():
                 _register_task(self)
 
+        def _note_origin(self) -> None:
+            """Where it was made, for what a loop in debug mode says of a task."""
+            self._source_traceback = extract_stack(inspect.currentframe())
+
     def _eager(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        task, outer = _Eager(loop, work), asyncio.current_task(loop)
-        if outer is not None:
-            _leave_task(loop, outer)
-        try:
-            task.begin()
-        finally:
-            if outer is not None:
-                _enter_task(loop, outer)
+        task = _Eager(loop, work)
+        task.begin()
         return task
+
+    # As above.
+    def ended_well(task: asyncio.Task[Any]) -> bool:  # noqa: D103
+        if type(task) is _Eager and task.is_plain:
+            return True
+        return task.done() and not task.cancelled() and task.exception() is None

@@ -17,6 +17,7 @@ from runtime_pack.errors import AuditError, CallCode, ContractError, EmitterErro
 from runtime_pack.events import Event, EventType
 from runtime_pack.fault_log import log_fault
 from runtime_pack.guard.bounded import TimeUp, bounded
+from runtime_pack.guard.lines import call_finished, call_started
 from runtime_pack.guard.sub_runs import CallWaits
 from runtime_pack.guard.task_run import Held, HostExit, TaskRun
 from runtime_pack.labels import CLEAN, Integrity, Label, join
@@ -30,12 +31,9 @@ from runtime_pack.ports import (
 )
 from runtime_pack.records import (
     StepRecord,
-    Subject,
     digest_text,
     label_lowered,
     log_host,
-    step_finished,
-    step_started,
 )
 from runtime_pack.repeats import Recorded
 from runtime_pack.threads import LEFT, IsOver
@@ -195,8 +193,8 @@ class Execution:
             why = why or self._why_not(call, held, begun)
         if why is not None:
             return why if why is NOT_BEGUN else self._not_run(step, call, held, attempt, why)
-        record, subject = self._record(step, call, held, attempt), run.subject(step, call.id)
-        self._announce(record, subject, at_once=not beside)
+        record = self._record(step, call, held, attempt)
+        self._announce(record, at_once=not beside)
         # The outcome of a call that an exception tears apart is not known.
         output = OUTCOME_UNKNOWN
         inside = self._inside(held, step, call, context)
@@ -219,7 +217,7 @@ class Execution:
             if watch is not None:
                 LEFT.reset(watch)
             self._close(step, record, inside, output, resumable=resumable)
-            self._finish(record, subject, output, begun)
+            self._finish(record, output, begun)
         self._keep(step, spec, output, call.arguments)
         return output
 
@@ -296,7 +294,7 @@ class Execution:
         run.settle(step, ran=False)
         record = self._record(step, call, held, attempt)
         run.steps.append(record)
-        self._finish(record, run.subject(step, call.id), output, begun)
+        self._finish(record, output, begun)
         return output
 
     def _inside(
@@ -320,28 +318,25 @@ class Execution:
             attempt=attempt,
         )
 
-    def _announce(self, record: StepRecord, subject: Subject, *, at_once: bool) -> None:
+    def _announce(self, record: StepRecord, *, at_once: bool) -> None:
         """Say that a call starts; in the file *at_once*, or when all that start with it are."""
         run = self._run
         if run.audit is not None:
-            started = step_started(subject, record, run.policy_sha256)
-            run.audit.take(run.under_policy(started), run.beside)
+            call_started(run, run.audit, record)
             if at_once:
                 run.audit.flush()
         run.steps.append(record)
         if run.observer is not None:
             run.observer.call_started(record)
 
-    def _finish(
-        self, record: StepRecord, subject: Subject, output: ToolOutput, begun: float
-    ) -> None:
+    def _finish(self, record: StepRecord, output: ToolOutput, begun: float) -> None:
         run = self._run
         record.executed, record.ok, record.code = output.executed, output.ok, output.code
         if output.citations:
             record.citations = _wires(output.citations) or ()
         record.elapsed_us = round((run.clock.monotonic() - begun) * 1_000_000)
         if run.audit is not None:
-            run.audit.take(step_finished(subject, record, output), run.beside)
+            call_finished(run, run.audit, record, output)
         if run.observer is not None:
             run.observer.call_finished(record, output)
 

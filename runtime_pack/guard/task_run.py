@@ -162,12 +162,14 @@ class Scope:
         "stopped",
     )
 
-    def __init__(self, *, patient: bool = False, idle: bool = False) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, patient: bool = False, idle: bool = False
+    ) -> None:
         self._task: asyncio.Task[Any] | None = None
         self._work: Coroutine[Any, Any, Any] | None = None
         self._patient = patient
         self.idle = idle
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._handle: asyncio.Handle | None = None
         self.over: asyncio.Future[None] | None = None
         self.deadline = math.inf
@@ -176,7 +178,7 @@ class Scope:
     def begin(self, work: Awaitable[_T]) -> asyncio.Task[_T]:
         """Start the work in a task of its own; what need not wait is done when this returns."""
         # Their own type first: asking an abstract class is slow.
-        own = work if isinstance(work, (CoroutineType, Coroutine)) else _awaited(work)
+        own = work if type(work) is CoroutineType or isinstance(work, Coroutine) else _awaited(work)
         self._work = own
         task = started(self._loop, self._to_its_end(own))
         self._task = task
@@ -199,7 +201,8 @@ class Scope:
                     await asyncio.sleep(0)
             raise
         finally:
-            self._end()
+            if self.over is not None:
+                self._end()
 
     def _ended(self, _task: object) -> None:
         """The task has ended; one that was cancelled before its first step has not begun the work."""
@@ -284,6 +287,7 @@ class TaskRun:
         "label",
         "ledger",
         "left",
+        "line_parts",
         "memory",
         "meter",
         "observer",
@@ -298,6 +302,7 @@ class TaskRun:
         "seal",
         "step_costs",
         "steps",
+        "stops",
         "sub_lists",
         "sub_runs",
         "summariser",
@@ -376,6 +381,8 @@ class TaskRun:
         self.told: dict[str, Told] = {}
         self.observer: Observer | None = None
         self.identity: RunIdentity | None = None
+        # What `runtime_pack.guard.lines` has encoded, and of which id and task.
+        self.line_parts: tuple[str, str, str, str] | None = None
         self.repeats, self.memory = Repeats(), Memory()
 
     def _stand_alone(self) -> None:
@@ -392,6 +399,8 @@ class TaskRun:
         self.interrupt: Outcome | None = None
         self.interrupt_resumable = False
         self.interrupt_now = False
+        # How often it was told to stop.
+        self.stops = 0
         self.left = Leftovers()
         # Few at a time; a set is larger than most of what a run holds.
         self._scopes: list[Scope] = []
@@ -526,6 +535,7 @@ class TaskRun:
         self.interrupt, self.interrupt_resumable = outcome, resumable
         if mode == "now":
             self.interrupt_now = True
+        self.stops += 1
         for scope in self._scopes:
             if scope.idle or self.interrupt_now:
                 scope.stop_soon()
@@ -591,9 +601,14 @@ class TaskRun:
             later.append(loop_now + left)
         self._wake_by(min(later, default=math.inf))
 
-    def watch(self, scope: Scope) -> None:
-        """Let `cancel`, `pause` and the run's end stop this scope; then `forget` it."""
+    def watch(self, scope: Scope, stops: int) -> None:
+        """Let `cancel`, `pause` and the run's end stop this scope; then `forget` it.
+
+        *stops* are those that there were before its first step: one in that step stops it as well.
+        """
         self._scopes.append(scope)
+        if self.stops != stops and (scope.idle or self.interrupt_now):
+            scope.stop_soon()
 
     def stop_at(self, scope: Scope, when: float) -> None:
         """Let the scope's own limit stop it as well, at that time of the event loop."""

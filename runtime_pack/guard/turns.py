@@ -21,6 +21,7 @@ from runtime_pack.errors import (
 from runtime_pack.fault_log import log_fault
 from runtime_pack.guard.bounded import StrayCancellation, TimeUp, bounded
 from runtime_pack.guard.execution import Recorder, exhausted
+from runtime_pack.guard.lines import turn_finished, turn_started
 from runtime_pack.guard.meter import Bid, Meter, may_be_billed
 from runtime_pack.guard.retries import Asking, NotAnswered, reported
 from runtime_pack.guard.task_run import TaskRun
@@ -29,7 +30,7 @@ from runtime_pack.ledger import DURATION, TURNS, UNLIMITED, WRAP_UP, Shortfall
 from runtime_pack.machine import Outcome, OutcomeKind, budget_stop, failure, refusal
 from runtime_pack.messages import FinishReason, Message, Transcript, Turn, turn_fault
 from runtime_pack.ports import ExecutionContext, ToolRuntime, TurnRequest
-from runtime_pack.records import turn_finished, turn_record, turn_started
+from runtime_pack.records import turn_record
 
 __all__ = ("Reserved", "TurnResult", "Turns")
 
@@ -186,7 +187,7 @@ class Turns:
                 return TurnResult(lost=run.interrupt)
             if run.audit is not None:
                 asked = len(request.messages), len(request.tools)
-                run.audit.take(turn_started(run.subject(step), step, *asked), run.beside)
+                turn_started(run, run.audit, step, *asked)
                 run.audit.flush()
             result = await self._taken(reserved, request, context)
             if result.again:
@@ -354,7 +355,7 @@ class Turns:
         record.ok = came is not None
         run.steps.append(record)
         if run.audit is not None:
-            run.audit.take(turn_finished(run.subject(step), record, came), run.beside)
+            turn_finished(run, run.audit, record, came)
         if run.observer is not None:
             run.observer.turn_ended(step, asking.attempt, came, lost)
 
