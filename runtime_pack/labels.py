@@ -140,6 +140,9 @@ def join(first: Label, second: Label) -> Label:
         and (not second.sources or second.sources <= first.sources)
     ):
         return first
+    if first is CLEAN or second is CLEAN:
+        # The least of all labels adds nothing to the other one.
+        return second if first is CLEAN else first
     integrity = max(first.integrity, second.integrity, key=_INTEGRITY_RANK.__getitem__)
     confidentiality = max(
         first.confidentiality, second.confidentiality, key=_CONFIDENTIALITY_RANK.__getitem__

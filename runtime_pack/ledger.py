@@ -307,7 +307,11 @@ class Ledger:
 
     def hard_shortfall(self, now: float) -> Shortfall | None:
         """A shortfall when no time is left, or the policy stopped more than it may have to."""
-        short = self._short_of(VIOLATIONS, 0) if VIOLATIONS in self._used else None
+        used = self._used
+        if self._activities and now < self._deadline and now < self._end and VIOLATIONS not in used:
+            # Asked three times a turn, and nearly always so.
+            return None
+        short = self._short_of(VIOLATIONS, 0) if VIOLATIONS in used else None
         return short or self.time_shortfall(now)
 
     def begin(self, now: float) -> None:

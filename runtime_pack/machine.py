@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 import attrs
@@ -33,6 +34,7 @@ from runtime_pack.ledger import HARD, Shortfall
 from runtime_pack.messages import (
     AssistantMessage,
     FinishReason,
+    FrozenObject,
     Json,
     KeptItem,
     Message,
@@ -98,6 +100,7 @@ __all__ = (
     "resume",
 )
 
+_CALL: Final = attrgetter("call")
 # Deeper arguments could be parsed but no longer stored inside a saved run (orjson stops at 254).
 _MAX_DEPTH: Final = 64
 
@@ -166,10 +169,11 @@ def ingest(
     id with the last suffix that was tried for it, and is extended. Arguments that are not a JSON object become `{}` in the history, and the call is
     faulted. When the response was cut, every call of it is faulted: what is missing cannot be seen.
     """
-    return tuple(
-        ingest_call(call, step=f"t{number}c{index}", taken=taken, cut=cut)
-        for index, call in enumerate(turn.calls, start=1)
-    )
+    calls: list[IngestedCall] = []
+    for call in turn.calls:
+        step = f"t{number}c{len(calls) + 1}"
+        calls.append(ingest_call(call, step=step, taken=taken, cut=cut))
+    return tuple(calls)
 
 
 def ingest_call(
@@ -178,7 +182,8 @@ def ingest_call(
     """One call of a response, or of a direct caller, with its identity; see `ingest`."""
     parsed, fault = _parse_arguments(call.arguments)
     # The history and all who judge the call hold this one object: none of them can change it.
-    arguments = frozen_arguments(parsed)
+    flat = type(call.arguments) is str and _is_flat(call.arguments)
+    arguments = FrozenObject(parsed) if flat else frozen_arguments(parsed)
     if cut:
         fault = refusal(
             CallCode.TRUNCATED,
@@ -199,9 +204,17 @@ def ingest_call(
     )
 
 
+def _is_flat(raw: str) -> bool:
+    """Whether an object in this JSON text holds no other one, no array, and only texts in ASCII."""
+    return raw.isascii() and "\\u" not in raw and "[" not in raw and raw.count("{") <= 1
+
+
 def _unique_id(wanted: str, taken: dict[str, int]) -> str:
     """The id, or the id with the next free suffix; what was tried once is not tried again."""
-    unique, number = wanted, taken.get(wanted, 1)
+    if wanted not in taken:
+        taken[wanted] = 1
+        return wanted
+    unique, number = wanted, taken[wanted]
     while unique in taken:
         number += 1
         unique = f"{wanted}-{number}"
@@ -690,8 +703,7 @@ def advance(rules: Rules, state: State, event: Event) -> Step:
         case Classified() if isinstance(state, Classifying):
             return _place(rules, state, event)
         case ExecutedCalls() if isinstance(state, Executing):
-            slots = tuple([_with_result(slot, event.results) for slot in state.slots])
-            return _settle(rules, state, slots, misbehaving=event.misbehaving)
+            return _close_batch(rules, state, event)
         case Interrupted():
             return _interrupt(state, event)
         case TurnLost() if isinstance(state, Thinking):
@@ -791,13 +803,10 @@ def _lose_turn(rules: Rules, state: Thinking, event: TurnLost) -> Step:
 
 
 def _place(rules: Rules, state: Classifying, event: Classified) -> Step:
-    slots = tuple(
-        [
-            _slot(call.step, call.call, admission)
-            for call, admission in zip(state.calls, event.admissions, strict=True)
-        ]
-    )
-    return _settle(rules, state, slots, misbehaving=event.misbehaving)
+    slots: list[Slot] = []
+    for call, admission in zip(state.calls, event.admissions, strict=True):
+        slots.append(_slot(call.step, call.call, admission))
+    return _settle(rules, state, tuple(slots), misbehaving=event.misbehaving)
 
 
 def _slot(
@@ -832,6 +841,27 @@ def result_message(call: ToolCall, output: ToolOutput) -> ToolMessage:
     return ToolMessage(
         call_id=call.id, name=call.name, text=output.text, ok=output.ok, label=output.label
     )
+
+
+def _close_batch(rules: Rules, state: Executing, event: ExecutedCalls) -> Step:
+    """Every call that was admitted has its result now."""
+    if not event.misbehaving:
+        results: list[Message] = []
+        for slot in state.slots:
+            result = slot.result if slot.ran else None
+            if slot.status is SlotStatus.ADMITTED:
+                result = event.results[slot.step]
+            if result is None:
+                break
+            results.append(result)
+        else:
+            # Most batches: every call was admitted and has run.
+            said = AssistantMessage(
+                text=state.text, calls=tuple(map(_CALL, state.slots)), kept=state.kept
+            )
+            return _next_turn(rules, 0, (Commit(messages=(said, *results)),))
+    slots = tuple([_with_result(slot, event.results) for slot in state.slots])
+    return _settle(rules, state, slots, misbehaving=event.misbehaving)
 
 
 def _with_result(slot: Slot, results: Mapping[str, ToolMessage]) -> Slot:
@@ -894,9 +924,6 @@ def _settle(
     if admitted:
         running = Executing(barren=barren, text=text, slots=slots, kept=kept)
         return Step(running, (Execute(slots=admitted),))
-    if isinstance(state, Executing) and not misbehaving and all(slot.ran for slot in slots):
-        # Most batches: every call was admitted and has run.
-        return _next_turn(rules, 0, (Commit(messages=_batch_messages(state, slots)),))
     requests = _requests(slots)
     if requests:
         waiting = Waiting(barren=barren, text=text, slots=slots, kept=kept)

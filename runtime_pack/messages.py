@@ -174,7 +174,7 @@ def turn_fault(turn: Turn) -> str | None:
     if turn.usage is not None and not _is_usage(turn.usage):
         return "usage is not counts of tokens with the cached ones among the input"
     kept: object = turn.kept
-    if not isinstance(kept, tuple) or not all(map(_is_kept, kept)):
+    if kept != () and (not isinstance(kept, tuple) or not all(map(_is_kept, kept))):
         return "kept is not items with a provider and a place"
     for call in turn.calls:
         fault = call_fault(call)
@@ -248,12 +248,13 @@ def _is_kept(item: object) -> bool:
 
 
 def _is_usage(usage: object) -> bool:
+    if not isinstance(usage, Usage):
+        return False
+    given, gave, cached = usage.input_tokens, usage.output_tokens, usage.cached_input_tokens
     return (
-        isinstance(usage, Usage)
-        and _is_count(usage.input_tokens)
-        and _is_count(usage.output_tokens)
-        and _is_count(usage.cached_input_tokens)
-        and usage.cached_input_tokens <= usage.input_tokens
+        type(given) is type(gave) is type(cached) is int
+        and 0 <= cached <= given <= _MOST_TOKENS
+        and 0 <= gave <= _MOST_TOKENS
     )
 
 

@@ -205,7 +205,8 @@ class Memory:
         self._rules: dict[str, RememberedRule] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._denied or self._rules or self.doubts or self._above)
+        # With a run above, whatever is known there may be asked for.
+        return bool(self._denied or self._rules or self._doubts or self._above is not None)
 
     # ── doubts ────────────────────────────────────────────────────────────────────────────────
 

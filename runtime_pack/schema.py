@@ -11,8 +11,9 @@ Source: JSON Schema 2020-12, validation vocabulary. A boolean is never a number 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from runtime_pack.inner import frozen
 
@@ -44,18 +45,8 @@ _Rule: TypeAlias = Callable[[object, _At, list[ArgumentFault]], None]
 """Adds what is wrong with a value at a place to the list."""
 
 # Annotations say nothing to check; the others are read together with the object they describe.
-_READ_ELSEWHERE: Final = frozenset(
-    {
-        "title",
-        "description",
-        "default",
-        "examples",
-        "type",
-        "properties",
-        "required",
-        "additionalProperties",
-    }
-)
+_ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples"})
+_READ_ELSEWHERE: Final = _ANNOTATIONS | {"type", "properties", "required", "additionalProperties"}
 
 
 # Made once: a union that is written out is made anew for every check.
@@ -92,13 +83,52 @@ def compile_schema(schema: Mapping[str, object]) -> Check:
     if not isinstance(schema, Mapping) or schema.get("type") != "object":
         raise SchemaError("", "the arguments of a tool are of type object")
     rule = _compile(schema, "")
+    # With any other keyword at the top, the members do not say all.
+    rows = _rows(schema) if schema.keys() <= _READ_ELSEWHERE else None
+    needed = frozenset(_members(schema, "")[1])
 
     def check(arguments: object) -> tuple[ArgumentFault, ...]:
+        if rows is not None and isinstance(arguments, dict) and needed <= arguments.keys():
+            size: Any
+            for name, value in arguments.items():
+                row, size = rows.get(name), value
+                if row is None or type(value) is not row[0]:
+                    break
+                if not row[1] <= (len(size) if row[0] is str else size) <= row[2]:
+                    break
+            else:
+                return ()
         faults: list[ArgumentFault] = []
         rule(arguments, None, faults)
         return tuple(faults)
 
     return check
+
+
+_Row: TypeAlias = tuple[type, float, float]
+_ROW_KINDS: Final[Mapping[object, tuple[type, str, str]]] = {
+    "string": (str, "minLength", "maxLength"),
+    "integer": (int, "minimum", "maximum"),
+    "boolean": (bool, "", ""),
+}
+
+
+def _rows(schema: Mapping[str, object]) -> dict[object, _Row]:
+    """The properties of which a type and two bounds say all; any other is left to the rules.
+
+    What fits its row fits its rule: an argument is looked at by the rules unless all of them do.
+    """
+    rows: dict[object, _Row] = {}
+    for name, sub in _members(schema, "")[0].items():
+        if not isinstance(sub, Mapping) or not isinstance(sub.get("type"), str):
+            continue
+        kind = _ROW_KINDS.get(sub["type"])
+        if kind is None or not sub.keys() <= {"type", *_ANNOTATIONS, *kind[1:]}:
+            continue
+        least, most = sub.get(kind[1], -math.inf), sub.get(kind[2], math.inf)
+        if isinstance(least, int | float) and isinstance(most, int | float):
+            rows[name] = (kind[0], least, most)
+    return rows
 
 
 def _fault(at: _At, problem: str) -> ArgumentFault:

@@ -80,6 +80,8 @@ OUTCOME_UNKNOWN: Final = refusal(
 )
 
 
+# There is one empty tuple.
+_EMPTY: Final[tuple[Any, ...]] = ()
 # What ends more than the call that it comes out of.
 _MORE_THAN_A_CALL: Final = (
     AuditError,
@@ -187,7 +189,7 @@ class Execution:
         run, held = self._run, self._held(step, call, spec)
         begun = run.clock.monotonic()
         why = self._why_not(call, held, begun)
-        if why is None and run.left.crowd(exclusive=spec.exclusive):
+        if why is None and run.left.any and run.left.crowd(exclusive=spec.exclusive):
             why = await self._crowded(spec)
             begun = run.clock.monotonic()
             why = why or self._why_not(call, held, begun)
@@ -243,8 +245,9 @@ class Execution:
     ) -> None:
         """The tool may record nothing of its step any more, and the step is paid for."""
         run = self._run
-        if isinstance(inside.record, Recorder):
-            inside.record.over = True
+        recorder = inside.record
+        if type(recorder) is Recorder:
+            recorder.over = True
         if output is CUT and resumable and run.interrupt_resumable:
             run.steps.remove(record)
         else:
@@ -253,8 +256,10 @@ class Execution:
     def _keep(self, step: str, spec: ToolSpec, output: ToolOutput, arguments: object) -> None:
         """What an output makes of the run: its label, what a search found, what repeats are told."""
         run = self._run
-        run.take_label(output.label, step)
-        run.heed((output.text,), step)
+        if output.label is not run.label:
+            run.take_label(output.label, step)
+        if run.flow.strings is not None:
+            run.heed((output.text,), step)
         if (output.found or output.links) and self._frames(spec.name):
             run.flow.offer(output.found, output.links, arguments=arguments)
         if output.bits is not None and output.label.integrity is not Integrity.EXTERNAL:
@@ -264,10 +269,12 @@ class Execution:
 
     def _why_not(self, call: ToolCall, held: Held, now: float) -> ToolOutput | None:
         """Why a held step does not run after all; `NOT_BEGUN` leaves it held."""
-        run = self._run
-        if not _is_as_judged(call, held):
+        run, given = self._run, call.arguments
+        # Mostly the object that was judged, which nobody can change.
+        same = given is held.given and type(given) is FrozenObject
+        if not same and not _is_as_judged(call, held):
             return _CHANGED
-        if run.is_interrupted():
+        if (run.interrupt is not None or run.kill_switch is not None) and run.is_interrupted():
             return NOT_BEGUN
         short = run.ledger.hard_shortfall(now)
         return None if short is None else exhausted(short)
@@ -396,7 +403,8 @@ class Execution:
         """The output with a label no better than its tool's, fenced if it comes from outside."""
         run = self._run
         label, text = output.label, output.text
-        if output.bits is None or not self._frames(spec.name):
+        better = output.bits is not None and self._frames(spec.name)
+        if label is not spec.floor_label and not better:
             label = join(label, spec.floor_label)
         if output.citations:
             label = join(label, _cited(output.citations))
@@ -427,7 +435,7 @@ def checked_output(output: object) -> ToolOutput:
 
     Tools are the host's code, and Python does not hold them to the annotations.
     """
-    if not isinstance(output, ToolOutput) or not _is_well_formed(output):
+    if not isinstance(output, ToolOutput) or not (_is_plain(output) or _is_well_formed(output)):
         return _NO_OUTPUT
     text, data = clean_text(output.text), output.data
     # A text that can be stored, as most data is, was looked at just now.
@@ -444,6 +452,25 @@ def _is_json(value: object) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _is_plain(output: ToolOutput) -> bool:
+    """Whether it is a text and nothing else, as most are: then nothing of it takes a closer look."""
+    return (
+        type(output.text) is str
+        and type(output.ok) is bool
+        and output.code is None
+        and type(output.label) is Label
+        and type(output.executed) is Executed
+        and type(output.framed) is bool
+        and type(output.retryable) is bool
+        and output.bits is None
+        and output.citations is _EMPTY
+        and output.provenance is _EMPTY
+        and output.fences is _EMPTY
+        and output.found is _EMPTY
+        and output.links is _EMPTY
+    )
 
 
 def _is_well_formed(output: ToolOutput) -> bool:

@@ -165,10 +165,22 @@ class Judge:
             Stopped: the run ended before the call was judged.
         """
         # What is judged is fixed here: the host's checks below see the same object as the history.
-        body = _canonical(call.arguments)
+        body = orjson.dumps(call.arguments, option=orjson.OPT_SORT_KEYS)
         digest = hashlib.sha256(body).hexdigest()
         inside = call_context(self._run, context, call.step, call.call)
-        verdict = await self._judged(call, offered, inside, digest)
+        refused = self._form_fault(call, offered)
+        if refused is not None:
+            return await self._refuse(call, refused)
+        spec = offered[call.call.name]
+        again = self._circle(call, spec, digest)
+        if again is not None:
+            return await self._repeated(call, again)
+        verdict: Refused | ClassVerdict | None = None
+        # Of most calls it is known that nobody is asked, and that nothing was said before.
+        if self._asked_first is None and not self._run.memory:
+            verdict = self._free(spec, call.arguments)
+        if verdict is None:
+            verdict = await self._judged(call, spec, inside)
         if isinstance(verdict, Refused):
             return verdict
         held = Held(
@@ -180,24 +192,21 @@ class Judge:
             context=inside,
             given=call.arguments,
         )
-        return await self._placed(call, offered[call.call.name], verdict, held)
+        return await self._placed(call, spec, verdict, held)
+
+    def _free(self, spec: ToolSpec, arguments: Mapping[str, Json]) -> ClassVerdict | None:
+        """The verdict on a call that runs unasked and untold; None when that takes a closer look."""
+        book, declared = self._rules.get(spec.name), spec.approval_class
+        fixed = None if book is None or book.fixed is None else book.fixed.get(declared)
+        if fixed is None or fixed.approval_class is not ApprovalClass.AUTO:
+            return None
+        flow = self._run.flow.judge(spec, arguments, self._label())
+        return fixed if flow is None else None
 
     async def _judged(
-        self,
-        call: IngestedCall,
-        offered: Mapping[str, ToolSpec],
-        inside: ExecutionContext,
-        digest: str,
+        self, call: IngestedCall, spec: ToolSpec, inside: ExecutionContext
     ) -> Refused | ClassVerdict:
-        """The class of a call that neither its form, a rule nor what a person said before refuses."""
-        refused = self._form_fault(call, offered)
-        if refused is not None:
-            return await self._refuse(call, refused)
-        spec = offered[call.call.name]
-        again = self._circle(call, spec, digest)
-        if again is not None:
-            return await self._repeated(call, again)
-        # Of most calls it is known that nobody is asked: nothing is made that would be awaited.
+        """The class of a call that neither the host, a rule nor what a person said before refuses."""
         if self._asked_first is not None:
             refused = await self._preflight(spec.name, call.arguments, inside)
             if refused is not None:
@@ -223,9 +232,9 @@ class Judge:
         held: Held,
     ) -> Admission:
         """Hold the call's step, if the budgets allow it, and admit it or ask a person."""
-        run = self._run
-        known = self._known(spec, call.arguments, verdict)
-        ready = known is not None or verdict.approval_class is not ApprovalClass.REQUEST_USER
+        run, asks = self._run, verdict.approval_class is ApprovalClass.REQUEST_USER
+        known = self._known(spec, call.arguments, verdict) if asks else None
+        ready = known is not None or not asks
         if not ready:
             held = _waiting(held)
         short = run.ledger.hard_shortfall(run.clock.monotonic()) or run.hold(call.step, held, spec)
@@ -254,7 +263,8 @@ class Judge:
     ) -> Admitted:
         if verdict.flow is not None:
             self._run.flow.charge(step, verdict.flow)
-        self._beside = join(self._beside, spec.floor_label)
+        if self._beside is not spec.floor_label:
+            self._beside = join(self._beside, spec.floor_label)
         observer = self._run.observer
         if observer is not None:
             observer.call_admitted(step, call)
@@ -447,6 +457,7 @@ class Judge:
         run = self._run
         if not run.held:
             self._beside = CLEAN
+            return run.label
         return join(run.label, self._beside)
 
     async def _by_policy(

@@ -16,6 +16,11 @@ class Leftovers:
         self.watched = False
         self._left: list[tuple[IsOver, bool]] = []
 
+    @property
+    def any(self) -> bool:
+        """Whether something may still run."""
+        return bool(self._left)
+
     def add(self, is_over: IsOver, *, exclusive: bool) -> None:
         """A call goes on that nobody waits for any more; of an exclusive tool, or of another one."""
         self._left.append((is_over, exclusive))

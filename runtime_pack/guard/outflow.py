@@ -61,11 +61,11 @@ class Outflow:
         "_clean",
         "_declared",
         "_private",
-        "_strings",
         "_unread",
         "burned",
         "preset",
         "reader",
+        "strings",
     )
 
     def __init__(
@@ -88,7 +88,7 @@ class Outflow:
         self._declared = _NONE
         # What was declared private, by itself: a text that holds some of it is secret. The texts
         # that hold none, by digest in an ordered set, so that each is looked through once.
-        self._strings: PrivateText | None = None
+        self.strings: PrivateText | None = None
         self._clean: dict[bytes, None] = {}
         self._declare("private_strings", private_strings, Leak.DECLARED)
         self._declare("canaries", canaries, Leak.CANARY)
@@ -116,8 +116,8 @@ class Outflow:
                 raise ContractError(field, f"holds one without {MIN_PRIVATE} letters and digits")
             self.private.add(each, kind)
             if kind is Leak.DECLARED:
-                self._strings = self._strings or PrivateText()
-                self._strings.add(each, kind)
+                self.strings = self.strings or PrivateText()
+                self.strings.add(each, kind)
             digest = hashlib.sha256(each.encode(errors="replace")).hexdigest()
             self._declared |= {f"sha256:{digest}"}
 
@@ -132,7 +132,7 @@ class Outflow:
 
         One that is too tangled to be read counts as one that does.
         """
-        declared = self._strings
+        declared = self.strings
         return declared is not None and any(self._says(declared, text) for text in texts)
 
     def _says(self, declared: PrivateText, text: str) -> bool:

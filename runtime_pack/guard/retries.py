@@ -45,13 +45,13 @@ class NotAnswered(Exception):
 class Asking:
     """The requests of one turn, one after the other."""
 
-    __slots__ = ("_failed", "_run", "_step", "_tell", "attempt", "heard", "on_delta")
+    __slots__ = ("_run", "_step", "_tell", "attempt", "failed", "heard", "on_delta")
 
     def __init__(self, run: TaskRun, step: str, tell: Callable[[str], None] | None) -> None:
         self._run = run
         self._step = step
         self._tell = tell
-        self._failed: list[Usage] | None = None
+        self.failed: list[Usage] | None = None
         self.attempt = 0
         self.heard = False
         self.on_delta = None if tell is None else self._hear
@@ -80,7 +80,7 @@ class Asking:
         run, usage = self._run, reported(error)
         if usage is not None:
             run.ledger.charge(usage)
-            self._failed = [*(self._failed or ()), usage]
+            self.failed = [*(self.failed or ()), usage]
         passing = error.retryable is True and not self.heard
         verdict = next_attempt(
             retryable=passing,
@@ -127,7 +127,7 @@ class Asking:
 
     def charge(self, record: StepRecord) -> None:
         """Add what failed requests cost to the record of the turn."""
-        for usage in self._failed or ():
+        for usage in self.failed or ():
             record.input_tokens += usage.input_tokens
             record.output_tokens += usage.output_tokens
             record.cached_input_tokens += usage.cached_input_tokens

@@ -182,7 +182,7 @@ class Turns:
         try:
             # A run that waits for nothing lets others have their turn here: also who stops it.
             await asyncio.sleep(0)
-            if run.is_interrupted():
+            if (run.interrupt is not None or run.kill_switch is not None) and run.is_interrupted():
                 leave = run.ledger.release
                 return TurnResult(lost=run.interrupt)
             if run.audit is not None:
@@ -196,8 +196,9 @@ class Turns:
             return result
         finally:
             leave(reserved.bucket)
-            # Open until here only if the model was never asked.
-            self._give_back(reserved.bid)
+            if reserved.bid is not None:
+                # Open until here only if the model was never asked.
+                self._give_back(reserved.bid)
 
     async def _taken(
         self, reserved: Reserved, request: TurnRequest, context: ExecutionContext
@@ -212,8 +213,9 @@ class Turns:
         if run.observer is not None:
             tell = run.observer.hear(step, tell)
         asking = Asking(run, step, tell)
+        asked = request if bid is None else _within(request, bid)
         try:
-            inside = self._context(step, _within(request, bid), context, asking)
+            inside = self._context(step, asked, context, asking)
             turn, lost = await self._answer(asking, inside, bid), None
         except TimeUp:
             lost = (run.interrupt if run.interrupt_now else None) or self._out_of_time()
@@ -232,7 +234,9 @@ class Turns:
         run.ledger.charge(turn.usage)
         if lost is not None:
             return TurnResult(lost=lost)
-        return TurnResult(turn=turn, cut=_is_cut(turn, _within(request, bid)))
+        # What was reserved may have become less with a request that failed.
+        asked = request if bid is None else _within(request, bid)
+        return TurnResult(turn=turn, cut=_is_cut(turn, asked))
 
     def _settle(self, bid: Bid, turn: Turn | None) -> Outcome | None:
         """Charge the turn; the end of the run when the model that answered has no price."""
@@ -348,7 +352,8 @@ class Turns:
         elapsed = round((run.clock.monotonic() - begun) * 1_000_000)
         code = None if lost is None or lost.stop is None else str(lost.stop.code)
         record = turn_record(step, turn, code, run.label, elapsed)
-        asking.charge(record)
+        if asking.failed is not None:
+            asking.charge(record)
         if bid is not None:
             record.cost, record.estimated = bid.cost, bid.estimated
         came = turn if lost is None else None

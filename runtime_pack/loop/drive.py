@@ -865,7 +865,10 @@ class Drive:
             if not number % _JUDGED_AT_ONCE:
                 # Nothing above needs to wait: without this, nobody could stop a large batch.
                 await asyncio.sleep(0)
-        return Classified(admissions=tuple(admissions), misbehaving=self.run.over_refused())
+        return Classified(admissions=tuple(admissions), misbehaving=self._is_misbehaving())
+
+    def _is_misbehaving(self) -> bool:
+        return bool(self.run.ledger.refused) and self.run.over_refused()
 
     def _unjudged(
         self,
@@ -1014,7 +1017,7 @@ class Drive:
         if self.cut and not self.run.interrupt_resumable:
             # A pause that a cancel overtook: what it cut will not be taken up.
             self._close_doubtful(self.cut & self.keeper.begun.keys())
-        return ExecutedCalls(results=results, misbehaving=self.run.over_refused())
+        return ExecutedCalls(results=results, misbehaving=self._is_misbehaving())
 
     def _announce(self, slot: Slot) -> None:
         self.keeper.begun[slot.step] = self.keeper.begun.get(slot.step, 0) + 1

@@ -301,17 +301,21 @@ class Keeper:
 
         What the model says has the label of what it had read when it was asked.
         """
-        under = self.run.asked_under
-        if under is not CLEAN and type(message) is AssistantMessage and message.label is CLEAN:
-            message = AssistantMessage(text=message.text, calls=message.calls, label=under)
+        run, under = self.run, self.run.asked_under
+        if isinstance(message, AssistantMessage):
+            if under is not CLEAN and message.label is CLEAN:
+                message = AssistantMessage(
+                    text=message.text, calls=message.calls, label=under, kept=message.kept
+                )
+            self._take(message)
         self.messages.append(message)
         if self.shown is not self.messages:
             self.shown.append(message)
-        self._take(message)
-        if isinstance(message, _LABELLED):
-            self.run.take_label(message.label)
-        self.run.flow.note(message, own=not self.run.depth)
-        self.run.heed(_said(message))
+        if isinstance(message, _LABELLED) and message.label is not run.label:
+            run.take_label(message.label)
+        run.flow.note(message, own=not run.depth)
+        if run.flow.strings is not None:
+            run.heed(_said(message))
         if self.store is None:
             return
         if isinstance(message, ToolMessage) and message.call_id in self.results:

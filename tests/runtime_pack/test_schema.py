@@ -158,3 +158,46 @@ def test_what_passes_has_only_known_members(value: dict[str, object]) -> None:
     if not RICH(value):
         assert set(value) <= {"", "a"}
         assert "a" in value
+
+
+bounds = st.one_of(
+    st.fixed_dictionaries(
+        {"type": st.just("integer")},
+        optional={"minimum": st.integers(-3, 3), "maximum": st.integers(-3, 3)},
+    ),
+    st.fixed_dictionaries(
+        {"type": st.just("string")},
+        optional={"minLength": st.integers(0, 2), "maxLength": st.integers(0, 3)},
+    ),
+    st.just({"type": "boolean", "description": "a flag"}),
+    st.sampled_from([{"type": "number"}, {"type": "integer", "enum": [1]}, {"type": "array"}, {}]),
+)
+values = st.one_of(
+    st.integers(-4, 4), st.booleans(), st.text("ab", max_size=4), st.none(), st.just(1.0)
+)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), bounds), st.data())
+def test_what_is_looked_up_is_what_the_rules_say(
+    properties: dict[str, dict[str, object]], data: st.DataObject
+) -> None:
+    """A schema whose members say all is checked by a table first; the rules alone say the same."""
+    required = (
+        data.draw(st.lists(st.sampled_from(sorted(properties)), unique=True)) if properties else []
+    )
+    schema = {"type": "object", "properties": properties, "required": required}
+    arguments = data.draw(st.dictionaries(st.sampled_from("abcd"), values))
+    # A further keyword at the top keeps the table out.
+    by_rules = compile_schema({**schema, "anyOf": [{}]})
+
+    assert by_rules(arguments) == compile_schema(schema)(arguments)
+
+
+def test_a_keyword_beside_the_members_is_checked_too() -> None:
+    """Also where every member fits, and where there is none."""
+    wanted = {"type": "object", "properties": {"n": {"type": "integer"}}, "const": {"n": 1}}
+    check = compile_schema(wanted)
+
+    assert check({"n": 1}) == ()
+    assert check({"n": 2}) != ()
+    assert check({}) != ()

@@ -39,6 +39,7 @@ from runtime_pack import (
 )
 from runtime_pack.catalog import Effects
 from runtime_pack.errors import ContractError, RunConflict, RunNotFound, StateRefused, StoreError
+from runtime_pack.messages import message_to_json
 from runtime_pack.state import (
     SCHEMA,
     chain_rows,
@@ -526,7 +527,7 @@ def trace(result: LoopResult, *, labels: bool = True) -> list[object]:
         result.kind,
         result.text,
         # A denial that is repeated names its request, and that is random.
-        re.sub(r"apr-[0-9a-f]{24}", "apr-", str(result.messages)),
+        re.sub(r"apr-[0-9a-f]{24}", "apr-", str([message_to_json(m) for m in result.messages])),
         sorted(steps, key=str),
         dict(sorted(ledger.used.items())),
         ledger.refused,
