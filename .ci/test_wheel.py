@@ -2,8 +2,9 @@
 
 The suite is copied out of the checkout, so that what is imported is the wheel and not the tree. Each
 of 3.11, 3.12 and 3.13 that is found gets its own environment. The interpreter that runs this comes
-first, and runs the command and the main job only when others run the suite. They come one after the
-other; what one printed is shown when it has ended.
+first, and runs the command and the main job only when others run the suite. These share the rows of
+long tables among them, all of which `make test` has run. They come one after the other; what one
+printed is shown when it has ended.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ SPREAD = ("--numprocesses=4", "--dist=worksteal")
 OF_THE_TREE = (
     "tests/docs",
     "tests/egress/confine",
+    "tests/runtime_pack/audit/test_killed_log.py",
     "tests/runtime_pack/stores/test_killed.py",
+    "tests/runtime_pack/test_outside_texts.py::test_one_function_makes_blocks",
+    "tests/runtime_pack/test_state.py::test_a_kill_at_any_write_leaves_the_last_commit",
     *(
         f"tests/runtime_pack/cli/{path.name}"
         for path in sorted((ROOT / "tests/runtime_pack/cli").glob("test_*.py"))
@@ -60,16 +64,16 @@ class Shell:
     def __init__(self) -> None:
         self.printed = ""
 
-    def run(self, *command: str | Path, cwd: Path | None = None, suite: bool = False) -> None:
-        """Run a command.
+    def run(self, *command: str | Path, cwd: Path | None = None, rows: str = "") -> None:
+        """Run a command; with `rows`, those rows of the suite.
 
         Raises:
             Failed: its exit code is not 0.
         """
         words = [str(part) for part in command]
         env = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
-        if suite:
-            env |= {"HYPOTHESIS_PROFILE": "quick", "PYTHONSAFEPATH": "1"}
+        if rows:
+            env |= {"HYPOTHESIS_PROFILE": "quick", "PYTHONSAFEPATH": "1", "ROWS": rows}
         done = subprocess.run(
             words,
             cwd=cwd,
@@ -118,14 +122,15 @@ def printed(*command: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def test(number: int, python: str, wheel: Path, scratch: Path, only: tuple[str, ...]) -> str:
+def test(python: str, wheel: Path, scratch: Path, rows: str, only: tuple[str, ...]) -> str:
     """One environment, one run of the suite or of a part; what it printed.
 
     Raises:
         Failed: the environment could not be made, or a test failed.
     """
     shell = Shell()
-    venv, suite = scratch / f"venv-{number}", scratch / f"suite-{number}"
+    name = Path(python).resolve().name + rows.replace("/", "-of-")
+    venv, suite = scratch / f"venv-{name}", scratch / f"suite-{name}"
     inside = venv / "bin" / "python"
     shell.run(python, "-m", "venv", "--without-pip", venv)
     # From outside, and once: an installer of its own for each environment costs more than its work.
@@ -134,10 +139,10 @@ def test(number: int, python: str, wheel: Path, scratch: Path, only: tuple[str, 
     shell.run(*install, *quiet, "-c", LOCK, wheel, "--group", f"{ROOT / 'pyproject.toml'}:test")
     copy_suite(suite)
     origin = "import runtime_pack; assert 'site-packages' in runtime_pack.__file__"
-    shell.run(inside, "-c", origin, cwd=suite, suite=True)
-    left_out = [f"--ignore={path}" for path in OF_THE_TREE]
+    shell.run(inside, "-c", origin, cwd=suite, rows=rows)
+    left_out = [f"--{'deselect' if '::' in path else 'ignore'}={path}" for path in OF_THE_TREE]
     pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *SPREAD, *left_out, *only)
-    shell.run(inside, *pytest, cwd=suite, suite=True)
+    shell.run(inside, *pytest, cwd=suite, rows=rows)
     return shell.printed
 
 
@@ -152,11 +157,11 @@ def copy_suite(target: Path) -> None:
             shutil.copy2(source, target / name)
 
 
-def tell(number: int, python: str, wheel: Path, scratch: Path, only: tuple[str, ...]) -> int:
+def tell(python: str, wheel: Path, scratch: Path, rows: str, only: tuple[str, ...]) -> int:
     """Test on one interpreter and print what was printed; 1 when it failed."""
     code = 0
     try:
-        said = test(number, python, wheel, scratch, only)
+        said = test(python, wheel, scratch, rows, only)
     except Failed as failed:
         said, code = str(failed), 1
     print(f"== the wheel on {python}\n{said}", flush=True)
@@ -172,10 +177,10 @@ def main() -> int:
         if subprocess.run(build, check=False).returncode != 0:
             return 1
         (wheel,) = scratch.glob("*.whl")
-        found = interpreters()
-        for number, python in enumerate(found):
-            only = OF_THE_FIRST if number == 0 and len(found) > 1 else ()
-            code |= tell(number, python, wheel, scratch, only)
+        first, *others = interpreters()
+        code |= tell(first, wheel, scratch, "0/1", OF_THE_FIRST if others else ())
+        for number, python in enumerate(others):
+            code |= tell(python, wheel, scratch, f"{number}/{len(others)}", ())
     return code
 
 
