@@ -129,7 +129,7 @@ def test(python: str, wheel: Path, scratch: Path, rows: str, only: tuple[str, ..
         Failed: the environment could not be made, or a test failed.
     """
     shell = Shell()
-    name = Path(python).resolve().name + rows.replace("/", "-of-")
+    name = f"{Path(python).resolve().name}-rows-" + rows.replace("/", "-of-")
     venv, suite = scratch / f"venv-{name}", scratch / f"suite-{name}"
     inside = venv / "bin" / "python"
     shell.run(python, "-m", "venv", "--without-pip", venv)
