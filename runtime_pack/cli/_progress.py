@@ -1,6 +1,8 @@
 """What a command says of a run while it goes on: one plain line on standard error for each event.
 
-Models and pages write parts of it: it is one line, cut, and no terminal obeys it.
+Models and pages write parts of it: it is one line, cut, and no terminal obeys it. What a model writes
+is shown as it is written; each line of that begins with its turn and a mark, so that none is taken for
+the line of another event.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from runtime_pack.cli._text import note, plain
+from runtime_pack.cli._text import note, note_part, plain
 from runtime_pack.loop import (
     ApprovalRequested,
     BudgetWarning,
@@ -22,12 +24,13 @@ from runtime_pack.loop import (
     Finished,
     LoopEvent,
     LoopResult,
+    TextDelta,
     TurnLost,
     TurnStarted,
 )
 from runtime_pack.messages import Json
 
-__all__ = ("Hearing", "followed", "line_of", "tell")
+__all__ = ("Hearing", "Telling", "followed", "line_of", "tell")
 
 Hearing = Callable[[LoopEvent], None]
 """Told each event of a drive but the last one; raises nothing."""
@@ -46,6 +49,39 @@ def tell(event: LoopEvent) -> None:
     if line is not None:
         with contextlib.suppress(OSError):
             note(line)
+
+
+class Telling:
+    """Says on standard error what happens, and what the model writes while it writes it."""
+
+    def __init__(self) -> None:
+        # What the line that is being written begins with; nothing between lines.
+        self._open = ""
+
+    def __call__(self, event: LoopEvent) -> None:
+        """Tell one event; where nobody can be told any more, the run goes on."""
+        if isinstance(event, TextDelta):
+            self._write(event)
+        else:
+            self.close()
+            tell(event)
+
+    def close(self) -> None:
+        """End the line that is being written, if there is one."""
+        if self._open:
+            self._open = ""
+            with contextlib.suppress(OSError):
+                note("")
+
+    def _write(self, event: TextDelta) -> None:
+        mark = f"{event.step} > "
+        text = plain(event.text.replace("\r\n", "\n")).replace("\n", f"\n{mark}")
+        if self._open != mark:
+            self.close()
+            text = f"{mark}{text}"
+        self._open = mark
+        with contextlib.suppress(OSError):
+            note_part(text)
 
 
 def line_of(event: LoopEvent) -> str | None:

@@ -17,6 +17,7 @@ from runtime_pack.messages import Json
 __all__ = (
     "exit_codes",
     "note",
+    "note_part",
     "plain",
     "prepare_streams",
     "say",
@@ -78,6 +79,11 @@ def say(text: str) -> None:
 def note(text: str) -> None:
     """One text on standard error, which a machine that reads the output does not see."""
     click.echo(plain(text), err=True)
+
+
+def note_part(text: str) -> None:
+    """A part of a line on standard error; what follows stands right behind it."""
+    click.echo(plain(text), err=True, nl=False)
 
 
 def say_bytes(line: bytes) -> None:

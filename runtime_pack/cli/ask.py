@@ -22,14 +22,14 @@ from runtime_pack.agent import create_agent_runtime
 from runtime_pack.approvals import ApprovalRequest, Decision, Verdict
 from runtime_pack.audit import AuditLog
 from runtime_pack.cited import CitationCheck
-from runtime_pack.cli._advice import grant_advice
+from runtime_pack.cli._advice import approve_advice, grant_advice
 from runtime_pack.cli._ask_model import model_of, prices_of
 from runtime_pack.cli._ask_told import Told
 from runtime_pack.cli._corpus import load_corpus, serve
 from runtime_pack.cli._given import FILE
 from runtime_pack.cli._interrupts import INTERRUPTED, Interrupts, run_interruptibly
 from runtime_pack.cli._people import answer_all, ask_person, can_ask
-from runtime_pack.cli._progress import tell
+from runtime_pack.cli._progress import Telling
 from runtime_pack.cli._runs import EXIT_CODES, Driven, drive
 from runtime_pack.cli._show import result_json, show_answer, show_budgets, show_steps
 from runtime_pack.cli._state import StateFolder, open_state, state_option
@@ -495,15 +495,19 @@ class _Asked:
                 messages=self._messages(),
                 tool_catalog=build_web_tool_catalog(),
             )
-        return await drive(
-            make,
-            store=self.state.store,
-            start=start,
-            run_id=self.resume or "",
-            decide=self._decide,
-            interrupts=interrupts,
-            hear=None if self.as_json else tell,
-        )
+        telling = Telling()
+        try:
+            return await drive(
+                make,
+                store=self.state.store,
+                start=start,
+                run_id=self.resume or "",
+                decide=self._decide,
+                interrupts=interrupts,
+                hear=None if self.as_json else telling,
+            )
+        finally:
+            telling.close()
 
     def _messages(self) -> tuple[Message, ...]:
         question = UserMessage(text=self.spec.question)
@@ -561,13 +565,19 @@ class _Asked:
         return grant_advice(result.run_id, budget, self.given_state_dir)
 
     def _advice(self, result: LoopResult) -> str:
-        """How to take the run up again."""
+        """How to take the run up again, and when."""
         words = ["runtime-pack", "ask", "--resume", result.run_id]
-        if result.kind is OutcomeKind.APPROVAL_REQUIRED:
+        waits = result.kind is OutcomeKind.APPROVAL_REQUIRED
+        if waits:
             words += ["--approve", "ask"]
         if self.given_state_dir is not None:
             words += ["--state-dir", str(self.given_state_dir)]
-        return f"take it up with: {shlex.join(words)}"
+        advice = f"take it up with: {shlex.join(words)}"
+        if waits:
+            asked = len(result.requests)
+            return f"{approve_advice(result.run_id, asked, self.given_state_dir)}\nor {advice}"
+        again = None if result.stop is None else result.stop.retry_at
+        return advice if again is None else f"not before {again:%Y-%m-%dT%H:%M:%SZ} {advice}"
 
 
 def _is_spent(result: LoopResult) -> bool:

@@ -59,6 +59,10 @@ _SENT: Final = frozenset(
 _OF_THE_KEY: Final = frozenset({b"authorization", b"x-api-key"})
 
 
+class NoAnswer(httpx2.DecodingError, MalformedResponse):
+    """What came is not what the protocol answers with."""
+
+
 class TooLarge(httpx2.DecodingError, MalformedResponse):
     """The body is longer than any response, or comes in a coding that was not asked for."""
 
@@ -163,6 +167,10 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         if any(name.lower() == b"content-encoding" for name, _ in response.headers):
             await body.aclose()
             raise TooLarge("the response is encoded, which was not asked for", request=request)
+        if response.status < 300 and _is_page(response.headers):
+            # Streamed, it would pass for an answer that broke off before its first event.
+            await body.aclose()
+            raise NoAnswer("the response is a page of HTML", request=request)
         return httpx2.Response(response.status, headers=response.headers, stream=body)
 
     async def aclose(self) -> None:
@@ -195,6 +203,11 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
                 yield name, value
             elif lowered in _OF_THE_KEY and self._endpoint.key and PLACEHOLDER.encode() in value:
                 yield name, value.replace(PLACEHOLDER.encode(), self._endpoint.key.encode())
+
+
+def _is_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    kinds = [value for name, value in headers if name.lower() == b"content-type"]
+    return any(kind.split(b";")[0].strip().lower() == b"text/html" for kind in kinds)
 
 
 class _VettedBackend(httpcore2.AsyncNetworkBackend):

@@ -249,7 +249,9 @@ class ProviderModel(ABC):
         )
 
     def _fault(self, fault: ModelFault, said: str, surfaced: bool) -> ModelRequestError:
-        text = f"{self._provider}: {said}{self._asked().advice(fault)}"
+        # Of one that has answered, nobody asks whether it is there.
+        begun = surfaced and fault is ModelFault.TRANSPORT
+        text = f"{self._provider}: {said}" + ("" if begun else self._asked().advice(fault))
         return ModelRequestError(fault=fault, message=text, surfaced=surfaced)
 
     def _asked(self) -> Asked:

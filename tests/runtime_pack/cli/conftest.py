@@ -33,13 +33,19 @@ class Forge:
         self._folder = folder
         self._process: subprocess.Popen[str] | None = None
 
-    def run(self, words: Sequence[str], environment: Mapping[str, str]) -> Ended:
-        """The command without a terminal, from start to end, in the root of the tree."""
+    def run(
+        self, words: Sequence[str], environment: Mapping[str, str], load: Sequence[str] = ()
+    ) -> Ended:
+        """The command without a terminal, from start to end, in the root of the tree.
+
+        The modules of *load* are there already, now and from now on.
+        """
         out, err = self._folder / "out", self._folder / "err"
         for each in (out, err):
             each.write_bytes(b"")
         order = {
             "words": list(words),
+            "load": list(load),
             "environment": dict(environment),
             "folder": str(ROOT),
             "out": str(out),

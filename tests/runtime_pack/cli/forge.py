@@ -76,7 +76,10 @@ def serve() -> None:
     """Start what is asked for, one after the other, until nobody asks any more."""
     answers = os.dup(1)
     while line := sys.stdin.readline():
-        _, status = os.waitpid(started(json.loads(line)), 0)
+        order = json.loads(line)
+        for name in order.get("load", ()):
+            importlib.import_module(name)
+        _, status = os.waitpid(started(order), 0)
         os.write(answers, f"{os.waitstatus_to_exitcode(status)}\n".encode())
 
 

@@ -447,6 +447,10 @@ def test_a_pending_read_without_a_terminal_is_exit_code_3(
     assert waiting.code == 3
     assert "waiting for a person: web:read http://127.0.0.1:" in waiting.out
     assert f"--resume {run} --approve ask --state-dir" in waiting.out
+    # Whoever decides need not be who asked.
+    assert f"look at it with: runtime-pack runs show {run} --state-dir" in waiting.out
+    assert re.search(rf"runtime-pack runs approve {run} (--all )?--state-dir", waiting.out)
+    assert f"then runtime-pack runs resume {run} --state-dir" in waiting.out
     assert (0, "completed") == (done.code, done.json["kind"])
     assert word in done.json["text"]
     assert (again.code, again.json["text"]) == (0, done.json["text"])

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from runtime_pack.catalog import Executed
-from runtime_pack.cli._progress import followed, line_of, tell
+from runtime_pack.cli._progress import Telling, followed, line_of, tell
 from runtime_pack.cli.demo import _Show
 from runtime_pack.labels import CLEAN
 from runtime_pack.loop import (
@@ -75,6 +75,38 @@ def test_what_a_model_wrote_is_one_short_line_that_no_terminal_obeys() -> None:
     assert len(line) <= 160
 
 
+def wrote(text: str, step: str = "t1") -> TextDelta:
+    return TextDelta(step=step, attempt=1, text=text, label=CLEAN)
+
+
+def test_what_is_written_piece_by_piece_stands_on_lines_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """However it is cut, each line has the mark of its turn, and another event begins a new one."""
+    telling = Telling()
+
+    for event in (
+        ASKED,
+        wrote("a\n"),
+        wrote("t9 ok"),
+        wrote("\r\n\x1b[2J"),
+        ASKED,
+        wrote("b", "t2"),
+    ):
+        telling(event)
+    telling.close()
+    telling.close()
+
+    assert capsys.readouterr().err.splitlines() == [
+        "t1 the model is asked",
+        "t1 > a",
+        "t1 > t9 ok",
+        "t1 > \ufffd[2J",
+        "t1 the model is asked",
+        "t2 > b",
+    ]
+
+
 class Full(io.StringIO):
     """A stream on a disk that is full."""
 
@@ -88,6 +120,9 @@ def test_a_run_goes_on_when_nobody_can_be_told(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "stderr", Full())
 
     tell(ASKED)
+    telling = Telling()
+    telling(wrote("x"))
+    telling.close()
 
 
 def test_a_cancelled_reader_ends_the_run_that_holds_it_up() -> None:

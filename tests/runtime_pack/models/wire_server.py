@@ -1,8 +1,9 @@
 """A server that answers with the bytes it is told to: for what llmock does not do.
 
 Run as a process of its own: `python wire_server.py`; it prints its port. `POST /_script` takes a
-list of answers (`status`, `headers`, `body`, `cut`), given to the next requests in order; `GET
-/_seen` gives back what was requested. `cut` breaks the connection off after the body.
+list of answers (`status`, `headers`, `body`, `cut`, `hold`), given to the next requests in order; `GET
+/_seen` gives back what was requested. `cut` breaks the connection off after the body, and `hold` keeps
+it open until the client leaves.
 """
 
 import json
@@ -40,10 +41,14 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(answer.get("status", 200))
         for name, value in answer.get("headers", {}).items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body) + (100 if answer.get("cut") else 0)))
+        is_short = bool(answer.get("cut") or answer.get("hold"))
+        self.send_header("Content-Length", str(len(body) + (100 if is_short else 0)))
         self.end_headers()
         self.wfile.write(body)
-        self.close_connection = bool(answer.get("cut"))
+        if answer.get("hold"):
+            self.wfile.flush()
+            self.rfile.read(1)
+        self.close_connection = is_short
 
 
 if __name__ == "__main__":
