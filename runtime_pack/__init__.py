@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from runtime_pack.grants import Grant, parse_grant
     from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
     from runtime_pack.host_tools import ToolFailure, catalog_tool
+    from runtime_pack.identity import RunIdentity
     from runtime_pack.kill_switch import KillSwitch
     from runtime_pack.label_table import LabelPreset, SideEffect
     from runtime_pack.labels import Confidentiality, Integrity, Label
@@ -153,6 +154,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "runtime_pack.grants": "Grant parse_grant",
     "runtime_pack.guard": "AgentTaskRun GuardedRuntime create_agent_task_run",
     "runtime_pack.host_tools": "ToolFailure catalog_tool",
+    "runtime_pack.identity": "RunIdentity",
     "runtime_pack.kill_switch": "KillSwitch",
     "runtime_pack.label_table": "LabelPreset SideEffect",
     "runtime_pack.labels": "Confidentiality Integrity Label",
@@ -278,6 +280,7 @@ __all__ = (
     "PriceTable",
     "Remember",
     "RememberedRule",
+    "RunIdentity",
     "RunStore",
     "RuntimePackError",
     "SQLiteRunStore",

@@ -14,6 +14,7 @@ import orjson
 
 from runtime_pack.errors import ContractError
 from runtime_pack.inner import frozen
+from runtime_pack.instants import instant_text
 from runtime_pack.labels import Label, parse_label
 from runtime_pack.ledger import UNLIMITED, Limit, SecondsLimit, parse_count, parse_seconds
 from runtime_pack.messages import Json, clean_text, frozen_arguments
@@ -111,8 +112,8 @@ class ApprovalRequest:
             "policy_sha256": self.policy_sha256,
             "label": self.label.to_json(),
             "reasons": list(self.reasons),
-            "created_at": self.created_at.isoformat(),
-            "expires_at": None if self.expires_at is None else self.expires_at.isoformat(),
+            "created_at": instant_text(self.created_at),
+            "expires_at": None if self.expires_at is None else instant_text(self.expires_at),
             "reservation": dict(self.reservation),
             "seal": self.seal,
             **self._more(),
@@ -133,6 +134,9 @@ class ApprovalRequest:
         """What the seal is over: every other field, as JSON with sorted keys."""
         fields = self.to_json()
         del fields["seal"]
+        # As earlier versions wrote moments: their seals hold on.
+        fields["created_at"] = self.created_at.isoformat()
+        fields["expires_at"] = None if self.expires_at is None else self.expires_at.isoformat()
         return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
 
     @classmethod

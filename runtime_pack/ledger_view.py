@@ -10,6 +10,7 @@ import attrs
 
 from runtime_pack.errors import ContractError
 from runtime_pack.inner import frozen
+from runtime_pack.instants import instant_text
 from runtime_pack.ledger_limits import (
     COST,
     DURATION,
@@ -67,7 +68,7 @@ class Shortfall:
         if self.budget == COST:
             return money_text(int(self.limit))
         if self.budget == EXPIRES:
-            return datetime.fromtimestamp(self.limit, UTC).isoformat()
+            return instant_text(datetime.fromtimestamp(self.limit, UTC))
         return str(self.limit) if isinstance(self.limit, float) else f"{self.limit:,}"
 
     def to_json(self) -> dict[str, Json]:

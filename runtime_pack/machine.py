@@ -29,6 +29,7 @@ from runtime_pack.approvals import ApprovalRequest
 from runtime_pack.catalog import Executed, ToolOutput
 from runtime_pack.errors import CallCode, StopCode
 from runtime_pack.inner import frozen, inner
+from runtime_pack.instants import instant_text
 from runtime_pack.labels import CLEAN
 from runtime_pack.ledger import HARD, Shortfall
 from runtime_pack.messages import (
@@ -390,7 +391,7 @@ class Stop:
         if self.stage is not None:
             body["stage"] = self.stage
         if self.retry_at is not None:
-            body["retry_at"] = self.retry_at.isoformat()
+            body["retry_at"] = instant_text(self.retry_at)
         if self.output_fault is not None:
             body["output_fault"] = self.output_fault
         return body | (self.shortfall.to_json() if self.shortfall else {})

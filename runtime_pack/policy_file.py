@@ -62,6 +62,13 @@ _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _CREDENTIAL: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _POINTER: Final = re.compile(r"(/[^/]+)+\Z")
+_SOME: Final = re.compile(r".+\Z", re.DOTALL)
+_FORMS: Final[Mapping[re.Pattern[str] | None, str]] = {
+    _ID: "a text of up to 64 letters, digits, dots, - and _, a letter or digit first",
+    _POINTER: 'the place of an argument, such as "/url" or "/to/0"',
+    _SOME: "a text that is not empty",
+}
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 _TOP: Final = frozenset(
     {"id", "version", "allow", "workspace_allow", "task_allow", "address", "tools", "budgets"}
@@ -347,8 +354,8 @@ class _Reader:
         value = body.get(key)
         if isinstance(value, str) and (form is None or form.match(value)):
             return value
-        missing = "is missing" if value is None else "is not a text of its form"
-        self._fault(_at(path, key), missing)
+        must = f"must be {_FORMS[form]}" if form in _FORMS else "must be a text"
+        self._fault(_at(path, key), "is missing" if value is None else must)
         return ""
 
     def _word(self, body: Mapping[str, Any], key: str, words: tuple[str, ...]) -> str:
@@ -398,18 +405,18 @@ class _Reader:
             self._fault(path, "must be a table")
             return None
         self._keys(body, _TOOL, path)
-        tool, word = self._text(body, "tool", path), self._text(body, "class", path)
+        before = len(self.faults)
+        tool, word = (self._text(body, key, path, _SOME) for key in ("tool", "class"))
         reason = self._text(body, "reason", path) if "reason" in body else ""
         conditions = self._conditions(body.get("when"), f"{path}.when") if "when" in body else None
-        if not tool or not word:
-            return None
         for key, value, words in (
-            ("class", word, ApprovalClass),
+            ("class", word or None, ApprovalClass),
             ("label", body.get("label"), _LABELS),
         ):
             if value is not None and (not isinstance(value, str) or value not in set(words)):
                 self._fault(f"{path}.{key}", f"must be one of {', '.join(words)}")
-                return None
+        if len(self.faults) > before:
+            return None
         rule: ToolRule | None = self._try(
             f"{path}.tool",
             ToolRule,
@@ -451,7 +458,14 @@ class _Reader:
     def _budgets(self, body: dict[str, Any]) -> dict[str, Any]:
         self._keys(body, _BUDGETS, "budgets")
         read: dict[str, Any] = {}
-        for key in body.keys() & _BUDGETS:
+        for key in (key for key in body if key in _BUDGETS):
+            before = len(self.faults)
+            if key == "per_tool" and isinstance(body[key], dict):
+                # Each alone: the fault is at its own key.
+                for name, most in body[key].items():
+                    self._try(_at("budgets.per_tool", name), _budget, key, {name: most})
+            if len(self.faults) > before:
+                continue
             value = self._try(f"budgets.{key}", _budget, key, body[key])
             if value is not None:
                 read[key] = value
@@ -461,24 +475,35 @@ class _Reader:
         self._keys(body, _PRICES, "prices")
         models: dict[str, ModelPrice] = {}
         for name, row in self._part(body, "models").items():
-            path = f"prices.models.{name}"
+            path = _at("prices.models", name)
             if not isinstance(row, dict):
                 self._fault(path, "must be a table with input and output")
                 continue
             self._keys(row, _PRICE, path)
-            price = self._try(path, _model_price, row)
+            price = self._model_price(row, path)
             if price is not None:
                 models[name] = price
         tools = {
-            name: self._try(f"prices.tools.{name}", _money, value)
+            name: self._try(_at("prices.tools", name), _tool_amount, value)
             for name, value in self._part(body, "tools").items()
         }
         given = {name: price for name, price in tools.items() if price is not None}
         currency = body.get("currency", "USD")
         table: PriceTable | None = self._try(
-            "prices", PriceTable, models=models, tools=given, currency=currency
+            "prices.currency", PriceTable, models=models, tools=given, currency=currency
         )
         return table
+
+    def _model_price(self, row: Mapping[str, Any], path: str) -> ModelPrice | None:
+        before = len(self.faults)
+        amounts = {
+            key: self._try(_at(path, key), _model_amount, value)
+            for key, value in row.items()
+            if key in _PRICE
+        }
+        if not {"input", "output"} <= amounts.keys():
+            self._fault(path, "must have a price for input and one for output")
+        return ModelPrice(**amounts) if len(self.faults) == before else None
 
     def _preset(self, body: Mapping[str, Any]) -> LabelPreset:
         """The one preset that is named: of two, neither would be what the file says."""
@@ -499,7 +524,7 @@ class _Reader:
     def _credentials(self, body: dict[str, Any]) -> dict[str, CredentialSource]:
         read: dict[str, CredentialSource] = {}
         for name, source in body.items():
-            path = f"credentials.{name}"
+            path = _at("credentials", name)
             if not _CREDENTIAL.match(name):
                 self._fault(path, "is not the name of a credential")
             elif not isinstance(source, dict):
@@ -521,9 +546,8 @@ class _Reader:
             try:
                 read[name] = parse_sink(name, table, credentials)
             except SinkRefused as error:
-                self._fault(
-                    _at(f"sinks.{name}", error.key) if error.key else f"sinks.{name}", str(error)
-                )
+                place = _at("sinks", name)
+                self._fault(f"{place}.{error.key}" if error.key else place, str(error))
         return read
 
     def _known(self, body: Mapping[str, Any], key: str, known: frozenset[str]) -> None:
@@ -540,7 +564,9 @@ class _Reader:
 
 
 def _at(path: str, key: str) -> str:
-    return f"{path}.{key}" if path else key
+    """The path of a key, as TOML writes it: one that is no bare key stands in quotes."""
+    written = key if _BARE_KEY.match(key) else orjson.dumps(key).decode()
+    return f"{path}.{written}" if path else written
 
 
 def _switch(key: str, value: object) -> None:
@@ -570,11 +596,18 @@ def _money(value: object) -> Decimal:
         raise ValueError(f"{value!r:.40} is not an amount") from None
 
 
-def _model_price(row: Mapping[str, object]) -> ModelPrice:
-    amounts = {key: _money(value) for key, value in row.items() if key in _PRICE}
-    if not {"input", "output"} <= amounts.keys():
-        raise ValueError("must have a price for input and one for output")
-    return ModelPrice(**amounts)
+def _model_amount(value: object) -> Decimal:
+    """What a million tokens may cost."""
+    amount = _money(value)
+    ModelPrice(input=amount, output=amount)
+    return amount
+
+
+def _tool_amount(value: object) -> Decimal:
+    """What a call may cost."""
+    amount = _money(value)
+    PriceTable(models={}, tools={"tool": amount})
+    return amount
 
 
 def _source(body: Mapping[str, object]) -> CredentialSource:

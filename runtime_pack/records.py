@@ -17,6 +17,7 @@ from runtime_pack.errors import CallCode, ModelRequestError
 from runtime_pack.events import Entry, Event, EventCode
 from runtime_pack.flow import BrokenRule
 from runtime_pack.inner import changing
+from runtime_pack.instants import instant_text
 from runtime_pack.labels import CLEAN, Label, parse_label
 from runtime_pack.messages import Json, Turn, Usage
 from runtime_pack.remembered import RememberedRule
@@ -333,7 +334,7 @@ def rule_made(subject: Subject, rule: RememberedRule) -> Event:
             "scope": str(rule.scope),
             "args_sha256": digest_arguments(rule.arguments),
             "max_uses": rule.max_uses,
-            "expires_at": None if rule.expires_at is None else rule.expires_at.isoformat(),
+            "expires_at": None if rule.expires_at is None else instant_text(rule.expires_at),
         },
         decision={"action": "remember", "decided_by": rule.decided_by[:200]},
         key=rule.rule_id,

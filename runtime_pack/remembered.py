@@ -16,6 +16,7 @@ import orjson
 
 from runtime_pack.approvals import ApprovalRequest, Remember, RememberScope, digest_arguments
 from runtime_pack.inner import frozen
+from runtime_pack.instants import instant_text
 from runtime_pack.labels import Label, at_most, parse_label
 from runtime_pack.ledger import UNLIMITED, Limit, parse_count
 from runtime_pack.messages import Json, frozen_arguments
@@ -114,8 +115,8 @@ class RememberedRule:
             "arguments": dict(self.arguments),
             "reasons": list(self.reasons),
             "max_label": {**self.max_label.to_json()},
-            "created_at": self.created_at.isoformat(),
-            "expires_at": None if self.expires_at is None else self.expires_at.isoformat(),
+            "created_at": instant_text(self.created_at),
+            "expires_at": None if self.expires_at is None else instant_text(self.expires_at),
             "max_uses": self.max_uses,
             "request_id": self.request_id,
             "decided_by": self.decided_by,
@@ -127,6 +128,9 @@ class RememberedRule:
         """What the seal is over: every other field, as JSON with sorted keys."""
         fields = self.to_json()
         del fields["seal"]
+        # As earlier versions wrote moments: their seals hold on.
+        fields["created_at"] = self.created_at.isoformat()
+        fields["expires_at"] = None if self.expires_at is None else self.expires_at.isoformat()
         return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
 
     @classmethod

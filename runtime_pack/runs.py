@@ -37,6 +37,7 @@ from runtime_pack.errors import (
 from runtime_pack.grants import Grant
 from runtime_pack.guard.sub_runs import SubRun, is_sub_run_id
 from runtime_pack.inner import frozen
+from runtime_pack.instants import instant_text
 from runtime_pack.labels import Label, parse_label
 from runtime_pack.ledger import DURATION, EXPIRES, STEPS, TURNS, UNLIMITED
 from runtime_pack.letters import (
@@ -153,7 +154,7 @@ class RunSummary:
             "decided": self.decided,
             "turns": self.turns,
             "steps": self.steps,
-            "saved_at": None if self.saved_at is None else self.saved_at.isoformat(),
+            "saved_at": None if self.saved_at is None else instant_text(self.saved_at),
             "cancel": self.cancel,
             "problem": self.problem,
         }

@@ -177,7 +177,9 @@ def _speaks_of_objects(schema: Mapping[str, object]) -> bool:
 def _maker(keyword: str, path: str) -> Callable[[object, str], _Rule]:
     maker = _MAKERS.get(keyword)
     if maker is None:
-        raise SchemaError(f"{path}/{keyword}", "this keyword is not supported")
+        there = ", ".join(sorted(_MAKERS.keys() | _READ_ELSEWHERE))
+        problem = f"this keyword is not supported; there are: {there}"
+        raise SchemaError(f"{path}/{keyword}", problem)
     return maker
 
 

@@ -19,6 +19,7 @@ import orjson
 from runtime_pack.approvals import ApprovalRequest
 from runtime_pack.catalog import Effects, Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import ContractError, StateRefused
+from runtime_pack.instants import instant_text
 from runtime_pack.labels import Integrity
 from runtime_pack.ledger import Shortfall
 from runtime_pack.machine import (
@@ -234,7 +235,7 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Json]:
 
 def _stop_to_json(stop: Stop) -> dict[str, Json]:
     # Written where there is one only: a head without it is what an earlier version wrote.
-    at: dict[str, Json] = {} if stop.retry_at is None else {"retry_at": stop.retry_at.isoformat()}
+    at: dict[str, Json] = {} if stop.retry_at is None else {"retry_at": instant_text(stop.retry_at)}
     if stop.output_fault is not None:
         at["output_fault"] = stop.output_fault
     return at | {

@@ -154,6 +154,10 @@ class ScriptedModel:
     `requests` holds what it was asked with: the messages as they were, and the tools offered;
     `output_limits` the output tokens that each request allowed. `model_name` is what prices are
     looked up by.
+
+    Where it stands in its script is kept in this object and not in the saved run: a run that is
+    taken up in another process, with a model that is made anew, is given the script of what is
+    left, and not the whole one once more.
     """
 
     def __init__(

@@ -21,6 +21,7 @@ import orjson
 
 from runtime_pack.errors import ContractError
 from runtime_pack.inner import frozen
+from runtime_pack.instants import instant_text
 from runtime_pack.labels import CLEAN, Label, join, parse_label
 from runtime_pack.messages import Json, clean_text
 
@@ -231,7 +232,7 @@ class Continuation:
         state = self.state
         return {
             "number": self.number,
-            "at": self.at.isoformat(),
+            "at": instant_text(self.at),
             "branch": self.branch,
             "status": str(state.status),
             "run": state.run_id,
@@ -239,7 +240,7 @@ class Continuation:
             "label": state.label.to_json(),
             "reason": clean_text(state.reason),
             "requests": list(state.requests),
-            "wake_at": None if state.wake_at is None else state.wake_at.isoformat(),
+            "wake_at": None if state.wake_at is None else instant_text(state.wake_at),
         }
 
     @classmethod

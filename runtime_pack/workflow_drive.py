@@ -22,6 +22,7 @@ from runtime_pack.errors import ContractError, RunNotFound, StateRefused, StoreE
 from runtime_pack.grants import Grant
 from runtime_pack.guard import GuardedRuntime
 from runtime_pack.inner import frozen
+from runtime_pack.instants import instant_text
 from runtime_pack.labels import Integrity, Label, join
 from runtime_pack.loop import (
     ApprovalRequired,
@@ -106,7 +107,7 @@ class WorkflowResult:
     def wake_at(self) -> str | None:
         """The earliest time at which a branch starts or goes on by itself, in ISO form."""
         wake = Progress(states=self.branches).next_wake()
-        return None if wake is None else wake.isoformat()
+        return None if wake is None else instant_text(wake)
 
 
 async def run_workflow(

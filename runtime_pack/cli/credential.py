@@ -91,7 +91,7 @@ def _given() -> str:
     """What came in, without the end of its line.
 
     Raises:
-        click.ClickException: it is no text, or too long.
+        click.ClickException: nothing came, or it is no text, or too long.
     """
     if sys.stdin.isatty():
         return str(click.prompt("Credential", hide_input=True))
@@ -100,4 +100,8 @@ def _given() -> str:
         text = body.decode("ascii")
     except UnicodeDecodeError:
         raise click.ClickException("a credential is a text in ASCII") from None
-    return text.removesuffix("\n").removesuffix("\r")
+    given = text.removesuffix("\n").removesuffix("\r")
+    if not given:
+        text = 'nothing came in: printf %s "$KEY" | runtime-pack credential set NAME'
+        raise click.ClickException(text)
+    return given

@@ -27,7 +27,7 @@ from runtime_pack.approvals import (
 from runtime_pack.catalog import Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import AuditError, CallCode, EmitterError, StateRefused
 from runtime_pack.events import EventCode
-from runtime_pack.fault_log import log_fault
+from runtime_pack.fault_log import log_fault, log_untold
 from runtime_pack.flow import BrokenRule
 from runtime_pack.guard.bounded import Stopped, TimeUp, bounded, ending, tell
 from runtime_pack.guard.execution import call_context, checked_output, exhausted
@@ -219,6 +219,7 @@ class Judge:
             output, stuck = denied
             return attrs.evolve(await self._refuse(call, output), stuck=stuck)
         if verdict.approval_class is ApprovalClass.NOTIFY and self._run.emitter is None:
+            log_untold(spec.name, run=self._run.id)
             return await self._refuse(call, _UNTOLD, verdict=verdict)
         if self._run.memory.doubts:
             return self._recall.asking(spec, call.arguments, verdict)
@@ -426,6 +427,7 @@ class Judge:
         if verdict.approval_class is ApprovalClass.DENY:
             return _Today(refused=_denied(verdict), verdict=verdict)
         if verdict.approval_class is ApprovalClass.NOTIFY and self._run.emitter is None:
+            log_untold(spec.name, run=self._run.id)
             return _Today(refused=_UNTOLD, verdict=verdict)
         verdict = self._recall.asking(spec, call.arguments, verdict)
         name, run = call.call.name, self._run

@@ -23,6 +23,7 @@ from runtime_pack.guard.sub_runs import SubRun
 from runtime_pack.guard.task_run import Told
 from runtime_pack.identity import RunIdentity
 from runtime_pack.inner import changing
+from runtime_pack.instants import instant_text
 from runtime_pack.labels import CLEAN, join, parse_label
 from runtime_pack.ledger import read_counts
 from runtime_pack.machine import Outcome, State
@@ -500,7 +501,7 @@ class Keeper:
             "schema": SCHEMA,
             "run": run.id,
             "revision": self.revision + 1,
-            "saved_at": run.clock.now().isoformat(),
+            "saved_at": instant_text(run.clock.now()),
             "task": run.task,
             "turn": run.turn,
             "state": state_to_json(state),

@@ -214,3 +214,13 @@ def test_a_broken_store_is_told_in_a_line(tmp_path: Path) -> None:
     assert isinstance(run(tmp_path, "list").exception, StateRefused)
     assert 1 == run(tmp_path, "set", "b", given=b"x").exit_code
     assert 1 == run(tmp_path, "remove", "a b").exit_code
+
+
+@pytest.mark.parametrize("given", [b"", b"\n", b"\r\n"])
+def test_nothing_on_standard_input_is_said_to_be_nothing(given: bytes, tmp_path: Path) -> None:
+    """With how it is done; nothing is stored."""
+    result = run(tmp_path, "set", "search.apiKey", given=given)
+
+    assert result.exit_code == 1
+    assert 'nothing came in: printf %s "$KEY" | runtime-pack credential set' in result.output
+    assert "no credential is stored" in run(tmp_path, "list").output

@@ -177,3 +177,18 @@ def test_what_a_function_raises_is_logged(caplog: pytest.LogCaptureFixture) -> N
     (record,) = caplog.records
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], Fault)
+
+
+def test_a_tool_that_nobody_is_told_of_is_said_to_be_refused_for_that(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The model cannot mend it: the host is warned, with what is missing."""
+    policy = ToolPolicy([ToolRule(tool="t:*", approval_class="notify")])
+    stage = Rehearsal(shelf=ToolShelf().add("t:echo"), contract=TaskContract(tool_policy=policy))
+
+    asyncio.run(stage.play(ONE, reply()))
+
+    (warned,) = [each for each in caplog.records if each.name == "runtime_pack"]
+    assert warned.levelno == logging.WARNING
+    assert "refuses t:echo" in warned.getMessage()
+    assert "give create_agent_task_run an emitter" in warned.getMessage()

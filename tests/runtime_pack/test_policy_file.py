@@ -172,10 +172,18 @@ FAULTS: dict[str, tuple[str, str]] = {
     "rules among the budgets": (HEAD + "[budgets]\ntool_policy = 1", "budgets.tool_policy"),
     "an unknown key of prices": (HEAD + "[prices]\nmodel = 1", "prices.model"),
     "a price without output": (HEAD + "[prices.models.m]\ninput = 1", "prices.models.m"),
-    "a price that is none": (HEAD + "[prices.models.m]\ninput = 'x'\noutput = 1", "prices.models.m"),
-    "a price below 0": (HEAD + "[prices.models.m]\ninput = -1\noutput = 1", "prices.models.m"),
+    "a price that is none": (HEAD + "[prices.models.m]\ninput = 'x'\noutput = 1", "prices.models.m.input"),
+    "a price below 0": (HEAD + "[prices.models.m]\ninput = -1\noutput = 1", "prices.models.m.input"),
     "a price of a tool that is true": (HEAD + "[prices.tools]\nx = true", "prices.tools.x"),
-    "an unknown currency": (HEAD + "[prices]\ncurrency = 'euro'", "prices"),
+    "an unknown currency": (HEAD + "[prices]\ncurrency = 'euro'", "prices.currency"),
+    "a tool without a name": (HEAD + "[[tools]]\ntool = ''\nclass = 'deny'", "tools[0].tool"),
+    "a class that is empty": (HEAD + "[[tools]]\ntool = 'a'\nclass = ''", "tools[0].class"),
+    "a tool with a price below 0": (
+        HEAD + "[prices.tools]\n'web:read' = -1", 'prices.tools."web:read"',
+    ),
+    "a tool with a limit below 0": (
+        HEAD + "[budgets.per_tool]\n'web:read' = -1", 'budgets.per_tool."web:read"',
+    ),
     "a credential's value": (HEAD + "[credentials]\nkey = 'sk-123'", "credentials.key"),
     "a credential in a value key": (HEAD + "[credentials]\nkey = { value = 'sk-123' }", "credentials.key.value"),
     "a credential in two places": (HEAD + "[credentials]\nkey = { env = 'A', file = '/b' }", "credentials.key"),
@@ -232,6 +240,38 @@ def test_all_faults_are_told_at_once() -> None:
     assert set(faults(text)) == {
         "x", "id", "version", "allow[0]", "allow[1]", "budgets.max_steps", "budgets.max_turns",
     }  # fmt: skip
+
+
+def test_one_fault_hides_no_other_of_its_table() -> None:
+    """Each stands at its own key, in the order of the file, and in the spelling of TOML."""
+    text = (
+        HEAD
+        + """
+[[tools]]
+tool = 'a'
+class = 'maybe'
+label = 'odd'
+when = [{ argument = 'url', equals = 1 }]
+[budgets]
+max_turns = true
+max_steps = -1
+[prices]
+currency = 5
+[prices.models.'gpt-4.1']
+input = -1
+output = 'x'
+"""
+    )
+
+    with pytest.raises(PolicyFileRefused) as refused:
+        parse_policy(text)
+
+    assert [fault.path for fault in refused.value.faults] == [
+        "tools[0].when[0].argument", "tools[0].class", "tools[0].label",
+        "budgets.max_turns", "budgets.max_steps",
+        'prices.models."gpt-4.1".input', 'prices.models."gpt-4.1".output', "prices.currency",
+    ]  # fmt: skip
+    assert 'such as "/url"' in refused.value.faults[0].problem
 
 
 def test_the_digest_is_of_what_the_file_says() -> None:

@@ -160,7 +160,7 @@ def test_l22_a_wait_beyond_the_run_suspends_it_until_then() -> None:
     assert result.stop is not None
     assert result.stop.code == StopCode.RETRY_LATER
     assert result.stop.retry_at == now + timedelta(seconds=300)
-    assert result.stop.to_json()["retry_at"] == "2026-01-01T00:05:00+00:00"
+    assert result.stop.to_json()["retry_at"] == "2026-01-01T00:05:00Z"
     assert result.ledger.used.get("turns", 0) == 0
 
     early = asyncio.run(run.go_on(result))

@@ -429,7 +429,7 @@ def test_a_branch_sleeps_until_its_time() -> None:
     first, early, late = asyncio.run(main())
 
     assert statuses(first) == statuses(early) == {"a": "completed", "b": "sleeping"}
-    assert first.wake_at == "2026-01-01T01:00:00+00:00"
+    assert first.wake_at == "2026-01-01T01:00:00Z"
     assert len(early.records) == len(first.records)
     assert late.status is WorkflowStatus.COMPLETED
     assert late.wake_at is None
