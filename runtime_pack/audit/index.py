@@ -26,8 +26,10 @@ from runtime_pack.given_files import MAX_LINE_BYTES, chunks, opened
 
 __all__ = (
     "GROUPS",
+    "DenialRow",
     "EventIndex",
     "Place",
+    "RunRow",
     "check_index",
     "check_place",
     "default_index",
@@ -89,6 +91,35 @@ class Place:
         if len(line) != self.length:
             raise AuditError(f"{self.path} was cut since it was indexed")
         return line
+
+
+@attrs.frozen
+class RunRow:
+    """A run as the logs tell of it."""
+
+    run: str
+    first: str | None
+    last: str | None
+    events: int
+    denials: int
+    agent: str | None
+
+
+@attrs.frozen
+class DenialRow:
+    """Denials of one kind, and the id of the last one."""
+
+    host: str | None
+    tool: str | None
+    rule: str | None
+    reason: str | None
+    code: str
+    result: str | None
+    times: int
+    runs: int
+    first: str | None
+    last: str | None
+    event: str | None
 
 
 def logs_in(target: Path) -> tuple[Path, ...]:
@@ -366,6 +397,52 @@ class EventIndex:
         query = f"{_PLACES} {where} ORDER BY at {order}, events.rowid {order} LIMIT ?"
         for row in self._db.execute(query, (*given, -1 if limit is None else limit)):
             yield _place(row)
+
+    def page(
+        self,
+        wanted: Wanted,
+        *,
+        limit: int,
+        at: tuple[str, int] | None = None,
+        newest: bool = True,
+    ) -> tuple[tuple[tuple[str, int], Place], ...]:
+        """Events that say when they were, from behind *at* on, each with what to give for the next page.
+
+        Later events do not move a page: it is found by time and row, and not by counting.
+        """
+        where, given = _where(wanted)
+        order, sign = ("DESC", "<") if newest else ("ASC", ">")
+        behind = f" AND (at, events.rowid) {sign} (?, ?)" if at is not None else ""
+        query = (
+            f"SELECT events.rowid, {_PLACES.removeprefix('SELECT ')} {where or 'WHERE 1'}"
+            f" AND at IS NOT NULL{behind} ORDER BY at {order}, events.rowid {order} LIMIT ?"
+        )
+        rows = self._db.execute(query, (*given, *(at or ()), limit))
+        places = ((row[0], _place(row[1:])) for row in rows)
+        return tuple(((str(place.facts.at), int(number)), place) for number, place in places)
+
+    def runs(self, *, limit: int, skip: int = 0) -> tuple[RunRow, ...]:
+        """The runs that the logs tell of, the one with the latest event first."""
+        query = (
+            "SELECT run, min(at), max(at), count(*), sum(code GLOB '*D'), max(agent) FROM events"
+            " WHERE run IS NOT NULL GROUP BY run ORDER BY max(at) DESC, run LIMIT ? OFFSET ?"
+        )
+        return tuple(RunRow(*row) for row in self._db.execute(query, (limit, skip)))
+
+    def denials(self, wanted: Wanted, *, limit: int) -> tuple[DenialRow, ...]:
+        """What was denied, or would have been, by what it was; the most frequent first.
+
+        The refusal of a call whose target was denied is left out: the denial itself is there.
+        """
+        where, given = _where(wanted)
+        query = (
+            "SELECT host, tool, rule, reason, code, result, count(*) AS times, count(DISTINCT run),"
+            f" min(at), max(at), max(id) FROM events {where or 'WHERE 1'}"
+            " AND (code GLOB '*D' OR code = 'EGR004O')"
+            " AND NOT (code = 'STP004D' AND result IS 'WEB_EGRESS_DENIED')"
+            " GROUP BY host, tool, rule, reason, code, result ORDER BY times DESC, max(at) DESC LIMIT ?"
+        )
+        return tuple(DenialRow(*row) for row in self._db.execute(query, (*given, limit)))
 
     def count(self, wanted: Wanted) -> int:
         """How many events there are."""

@@ -38,6 +38,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "egress-proxy": "runtime_pack.cli.egress_proxy",
     "events": "runtime_pack.cli.events",
     "explain-url": "runtime_pack.cli.explain",
+    "review": "runtime_pack.cli.review",
     "runs": "runtime_pack.cli.runs",
     "policy": "runtime_pack.cli.policy",
     "verify": "runtime_pack.cli.verify",

@@ -26,7 +26,7 @@ from runtime_pack.errors import AuditError
 from runtime_pack.exports import FORMATS
 from runtime_pack.messages import Json
 
-__all__ = ("command", "event_filters")
+__all__ = ("command", "event_filters", "log_target")
 
 _CODES: Final = exit_codes({0: "done", 1: "a log cannot be read", 2: "wrong usage, no such event"})
 _TAIL_CODES: Final = exit_codes({0: "done, or interrupted while it followed", 1: "unreadable"})
@@ -137,7 +137,7 @@ def ls_command(
     **wanted: Any,
 ) -> int:
     """The last events that fit, the newest last."""
-    with _indexed(_target(target, state_dir), index_path) as index:
+    with _indexed(log_target(target, state_dir), index_path) as index:
         places = list(index.select(Wanted(**wanted), limit=limit, newest=True))
     for place in reversed(places):
         _show(place.line() if as_json else b"", place.facts, as_json=as_json)
@@ -156,7 +156,7 @@ def show_command(
     event: str, target: Path | None, index_path: Path | None, as_json: bool, state_dir: Path | None
 ) -> int:
     """One event, whole: by its id, or by the number of its line."""
-    with _indexed(_target(target, state_dir), index_path) as index:
+    with _indexed(log_target(target, state_dir), index_path) as index:
         places = index.find(event)
     if not places:
         raise click.UsageError("there is no event of that id or number")
@@ -194,7 +194,7 @@ def top_command(
 ) -> int:
     """What comes most often, counted by --by."""
     by = tuple(dict.fromkeys(by))
-    with _indexed(_target(target, state_dir), index_path) as index:
+    with _indexed(log_target(target, state_dir), index_path) as index:
         rows = index.top(Wanted(**wanted), by, limit)
     for values, times, last in rows:
         if as_json:
@@ -229,7 +229,7 @@ def tail_command(
     """
     if form is not None and as_json:
         raise click.UsageError("--format and --json are two forms: name one")
-    wish, follower = Wanted(**wanted), Follower(_target(target, state_dir))
+    wish, follower = Wanted(**wanted), Follower(log_target(target, state_dir))
     try:
         with contextlib.suppress(KeyboardInterrupt):
             _show_lines(follower.last(limit, wish.admits), form, as_json=as_json)
@@ -261,7 +261,7 @@ def export_command(
     it. What is no event is left out, and its number said at the end.
     """
     left_out = 0
-    with _indexed(_target(target, state_dir), index_path) as index:
+    with _indexed(log_target(target, state_dir), index_path) as index:
         for place in index.select(Wanted(**wanted)):
             line = place.line()
             record = read_record(line)
@@ -279,7 +279,7 @@ def export_command(
 # ── what they share ───────────────────────────────────────────────────────────────────────────
 
 
-def _target(target: Path | None, state_dir: Path | None) -> Path:
+def log_target(target: Path | None, state_dir: Path | None) -> Path:
     """What was asked for, or the logs of the state folder.
 
     Raises:

@@ -26,7 +26,7 @@ from runtime_pack.ledger import COST
 from runtime_pack.messages import Json
 from runtime_pack.runs import CancelReply, CancelStatus, Reply, RunDetails
 
-__all__ = ("command",)
+__all__ = ("command", "end_runs")
 
 # The digits of a number of 64 bits, and a sign.
 _LONGEST: Final = 21
@@ -452,7 +452,7 @@ def cancel_command(
         return _nothing(new, {"replies": []}, as_json=as_json)
     state = opened_folder(state_dir)
     run_id = None if run is None else found_run(state, run)
-    replies = _cancelled(state, run_id, by or who(), reason)
+    replies = end_runs(state, run_id, by or who(), reason)
     if as_json:
         say_json({"replies": [reply.to_json() for reply in replies]})
     else:
@@ -463,9 +463,15 @@ def cancel_command(
     return 1 if any(reply.status is CancelStatus.FAILED for reply in replies) else 0
 
 
-def _cancelled(
+def end_runs(
     state: StateFolder, run_id: str | None, by: str, reason: str
 ) -> tuple[CancelReply, ...]:
+    """End a run, or every run, with a log of its own where that can be written.
+
+    Raises:
+        AuditError: it cannot, and no run could be asked to end.
+        StoreError: the runs cannot be read.
+    """
     asked = wait(runs.ask_to_end(state.store, run_id, by=by, reason=reason))
     try:
         with state.logging() as audit:
