@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from runtime_pack.audit.heads import keep_head, kept_head
 from runtime_pack.audit.log import AuditLog
 from runtime_pack.audit.note import Checkpoint, SignedNote, VerifyKey
 from runtime_pack.audit.verify import Fault, LogHead, LogStatus, Verification, verify_log
@@ -21,6 +22,8 @@ __all__ = (
     "SignedNote",
     "Verification",
     "VerifyKey",
+    "keep_head",
+    "kept_head",
     "verify_log",
 )
 

@@ -1,7 +1,8 @@
 """Verify a signed log with nothing but Python's standard library, in one file to read.
 
-    python auditor.py LOG NAME+ID+KEY      exit code 0 if all holds, 1 if something does not
+    python auditor.py LOG KEY     exit code 0 if all holds, 1 if something does not, 2 for wrong usage
 
+KEY is the public line, NAME+ID+BASE64, or a file that holds it.
 LOG is the file that is written; its older files (LOG.000001 …) and LOG.checkpoints stand beside it.
 The key line comes from whoever runs the log, never from the log. Changed keys and deleted files are
 beyond this script: `runtime-pack audit verify` knows them.
@@ -75,6 +76,7 @@ class _Lines:
 
     def __init__(self) -> None:
         self.count, self.prev, self.kind = 0, "0" * 64, ""
+        self.origins: set[str] = set()
         self.roots: dict[int, str] = {}
         self._peaks: list[tuple[int, bytes]] = []
 
@@ -86,6 +88,8 @@ class _Lines:
         if plain.encode() != line or not follows:
             raise ValueError(f"line {self.count}: edited or moved, or one before it was")
         self.prev, self.kind = hashlib.sha256(line).hexdigest(), record["type"]
+        if self.kind in {"log:opened", "log:continued"} and "origin" in record["object"]:
+            self.origins.add(record["object"]["origin"])
         node = (1, hashlib.sha256(b"\x00" + line).digest())
         while self._peaks and self._peaks[-1][0] == node[0]:
             node = (2 * node[0], _node(self._peaks.pop()[1], node[1]))
@@ -96,7 +100,7 @@ class _Lines:
         self.roots[self.count] = base64.b64encode(root).decode()
 
 
-def _signed_upto(notes: str, roots: dict[int, str], name: str, key: bytes) -> int:
+def _signed_upto(notes: str, lines: _Lines, name: str, key: bytes) -> int:
     """How many lines the last checkpoint is over; all of them are ours and over these lines."""
     mark, signed = f"\N{EM DASH} {name} ", 0
     blocks = notes.split("\n\n")
@@ -104,9 +108,11 @@ def _signed_upto(notes: str, roots: dict[int, str], name: str, key: bytes) -> in
         origin, size, root = text.split("\n")
         given = [r.removeprefix(mark) for r in rows.split("\n") if r.startswith(mark)]
         raw = [base64.b64decode(one)[4:] for one in given]
-        if origin != name or not any(is_signature(key, f"{text}\n".encode(), r) for r in raw):
+        lines.origins.add(origin)
+        ours = lines.origins == {origin} and f"{origin}/".startswith(f"{name}/")
+        if not ours or not any(is_signature(key, f"{text}\n".encode(), r) for r in raw):
             raise ValueError(f"the checkpoint over {size} lines is not signed by {name}")
-        if roots.get(int(size)) != root:
+        if lines.roots.get(int(size)) != root:
             raise ValueError(f"the checkpoint over {size} lines is not over these: edited or cut")
         signed = int(size)
     return signed
@@ -119,14 +125,28 @@ def _older(log: Path) -> list[Path]:
     return sorted(p for p in full if not p.samefile(log))
 
 
-def main(log: Path, key_line: str) -> str:
+def _key(given: str) -> tuple[str, bytes]:
+    """Name and bytes of a public line, or of the one in a file.
+
+    Raises:
+        ValueError: it is none.
+        OSError: the file cannot be read.
+    """
+    line = Path(given).read_text("utf-8") if Path(given).is_file() else given
+    name, key_id, coded = line.strip().split("+", 2)
+    raw = base64.b64decode(coded, validate=True)
+    if hashlib.sha256(f"{name}\n".encode() + raw).hexdigest()[:8] != key_id or len(raw) != 33:
+        raise ValueError("its parts do not belong together")
+    return name, raw[1:]
+
+
+def main(log: Path, name: str, key: bytes) -> str:
     """What the log proves.
 
     Raises:
         ValueError: something does not hold; the message says what.
         OSError: a file cannot be read.
     """
-    name, _, coded = key_line.strip().split("+", 2)
     lines = _Lines()
     for file in (*_older(log), log):
         *whole, torn = file.read_bytes().split(b"\n")
@@ -135,7 +155,7 @@ def main(log: Path, key_line: str) -> str:
         for line in whole:
             lines.take(line)
     notes = log.with_name(f"{log.name}.checkpoints").read_text("utf-8")
-    signed = _signed_upto(notes, lines.roots, name, base64.b64decode(coded, validate=True)[1:])
+    signed = _signed_upto(notes, lines, name, key)
     if signed != lines.count or lines.kind != "log:closed":
         raise ValueError(f"{lines.count} lines, {signed} signed: open, or cut or added to")
     return f"{signed} lines, all signed by {name}; head {signed}:{lines.prev}"
@@ -143,6 +163,12 @@ def main(log: Path, key_line: str) -> str:
 
 if __name__ == "__main__":
     try:
-        sys.stdout.write(f"{main(Path(sys.argv[1]), sys.argv[2])}\n")
+        _log, _given = sys.argv[1:]
+        _named = _key(_given)
     except (ValueError, OSError) as error:
+        sys.stderr.write(f"usage: auditor.py LOG KEY, a public line or a file with it ({error})\n")
+        sys.exit(2)
+    try:
+        sys.stdout.write(f"{main(Path(_log), *_named)}\n")
+    except (ValueError, KeyError, TypeError, OSError) as error:
         sys.exit(f"does not hold: {error}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from runtime_pack import given_files
-from runtime_pack.audit.note import SignedNote, read_notes
+from runtime_pack.audit.note import SignedNote, Tombstone, read_notes
 from runtime_pack.errors import AuditError
 from runtime_pack.inner import frozen
 
@@ -29,6 +29,8 @@ __all__ = (
     "read_checkpoints",
     "read_file",
     "read_lines",
+    "read_tombstone",
+    "replace_durably",
     "sync_folder",
     "tombstone_path",
 )
@@ -36,6 +38,7 @@ __all__ = (
 _NUMBER: Final = re.compile(r"[0-9]{6}\Z")
 _MAX_NUMBER: Final = 999_999
 _MAX_FILE_BYTES: Final = 1 << 30
+_MAX_STONE_BYTES: Final = 1 << 16
 
 
 @frozen(kw_only=True)
@@ -150,6 +153,33 @@ def append_durably(path: Path, block: bytes, at: int) -> None:
         os.fdatasync(handle)
     finally:
         os.close(handle)
+
+
+def replace_durably(path: Path, content: bytes) -> None:
+    """Put a content in the place of a file; one of the two is there at every instant.
+
+    Raises:
+        OSError: it was not replaced.
+    """
+    draft = path.with_name(f"{path.name}.new")
+    handle = os.open(draft, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_folder(path.parent)
+
+
+def read_tombstone(log: Path) -> SignedNote | None:
+    """The tombstone of a log, checked by nobody yet; None where there is none that can be read."""
+    try:
+        text = given_files.read_bounded(tombstone_path(log), _MAX_STONE_BYTES).decode("utf-8")
+        note = SignedNote.parse(text)
+        Tombstone.parse(note.text)
+    except (OSError, UnicodeDecodeError, AuditError):
+        return None
+    return note
 
 
 def sync_folder(path: Path) -> None:

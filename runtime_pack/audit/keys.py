@@ -97,9 +97,9 @@ class LogSigner:
         raw = self.sign(text.encode())
         return SignedNote(text=text, signatures=(Signature(self.name, self.key.key_id, raw),))
 
-    def checkpoint(self, size: int, root: bytes) -> SignedNote:
-        """The signed checkpoint of a tree."""
-        return self.note(Checkpoint(origin=self.name, size=size, root=root).text())
+    def checkpoint(self, size: int, root: bytes, origin: str | None = None) -> SignedNote:
+        """The signed checkpoint of a tree, of the log that is called as the key is if no *origin* is given."""
+        return self.note(Checkpoint(origin=origin or self.name, size=size, root=root).text())
 
 
 def is_signed(key: VerifyKey, text: bytes, raw: bytes) -> bool:

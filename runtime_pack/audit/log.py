@@ -11,6 +11,7 @@ checkpoint that vouches for them.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import fcntl
@@ -24,7 +25,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
 
 import attrs
 import orjson
@@ -37,9 +38,12 @@ from runtime_pack.audit.files import (
     older_segments,
     read_checkpoints,
     read_file,
+    read_tombstone,
+    replace_durably,
     sync_folder,
+    tombstone_path,
 )
-from runtime_pack.audit.note import SignedNote, key_change_text
+from runtime_pack.audit.note import SignedNote, checked_name, is_of_key, key_change_text
 from runtime_pack.audit.tree import leaf_hash
 from runtime_pack.audit.verify import LogHead, Walk, beginning_of
 from runtime_pack.errors import AuditError, LogLocked
@@ -69,7 +73,7 @@ CHECKPOINT_LINES: Final = 1_000
 """After so many lines a checkpoint is due."""
 
 CHECKPOINT_SECONDS: Final = 60
-"""After so long a checkpoint is due, with the next line that is written."""
+"""After so long a checkpoint is due: with the next line that is written, or by a timer of the event loop."""
 
 # The words of each code as plain strings, which are encoded faster than enum members.
 _WORDS: Final = {
@@ -84,6 +88,18 @@ _PARTS: Final = {
     )
     for code, (kind, word, severity) in _WORDS.items()
 }
+
+
+class Timer(Protocol):
+    """A call that is to come."""
+
+    def cancel(self) -> None:
+        """It does not come."""
+        ...
+
+
+Later: TypeAlias = Callable[[float, Callable[[], None]], "Timer | None"]
+"""Calls something after so many seconds; None where nothing does."""
 
 
 class AuditLog:
@@ -101,8 +117,12 @@ class AuditLog:
         path: the file that is written.
         now: the time; the system's if None.
         signer: signs checkpoints, which stand in `<name>.checkpoints`.
+        origin: what the log is called in its checkpoints: the signer's name, or one under it where
+            the key signs several logs. Of two logs of one origin, one can be put in the other's place.
         segment_bytes: how large a file may get before the log goes on in a new one.
         segment_seconds: how old.
+        later: calls something after so many seconds; by the running event loop if None. It signs a log
+            that nothing is written to any more.
 
     Raises:
         LogLocked: another process writes this log.
@@ -119,6 +139,8 @@ class AuditLog:
         signer: LogSigner | None = None,
         segment_bytes: int = SEGMENT_BYTES,
         segment_seconds: int = SEGMENT_SECONDS,
+        origin: str | None = None,
+        later: Later | None = None,
     ) -> None:
         # Absolute: it is looked for before each write, also from another working folder.
         self.path = Path(path).absolute()
@@ -140,7 +162,10 @@ class AuditLog:
         self._due_line = self._due_second = _NEVER
         self._signed_second = -_NEVER
         self._checkpoints = Checkpoints()
-        self._lines_signed = 0
+        self._origin = _checked_origin(signer, origin)
+        self._later = later or _by_the_loop
+        self._timer: Timer | None = None
+        self._make_folder()
         try:
             self._fd = os.open(
                 self.path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o600
@@ -154,6 +179,14 @@ class AuditLog:
         except BaseException:
             os.close(self._fd)
             raise
+
+    def _make_folder(self) -> None:
+        """The folder of the log, for its owner only; those above it are there, or the path is mistyped."""
+        folder = self.path.parent
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise AuditError(f"the folder {folder} of the log cannot be made: {error}") from error
 
     def _lock(self) -> None:
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
@@ -215,6 +248,11 @@ class AuditLog:
         found = read_checkpoints(self.path)
         if found.notes and self._signer is None:
             raise AuditError(f"{self.path} is a signed log: it is gone on with by its signer only")
+        if found.notes:
+            there = found.notes[-1].checkpoint.origin
+            if self._origin is not None and self._origin != there:
+                raise AuditError(f"{self.path} is the log {there}, not {self._origin}")
+            self._origin = there
         return found
 
     def _check_signer(self, walk: Walk) -> None:
@@ -271,6 +309,7 @@ class AuditLog:
         where: dict[str, Json] = {"host": os.uname().nodename, "executor": self._writer}
         if self._signer is not None:
             opened["key"] = str(self._signer.key)
+            opened["origin"] = self._origin or self._signer.name
         moved: dict[str, Json] = {} if torn is None else {"moved_to": torn}
         if self._unsigned:
             moved["unsigned_lines"] = self._unsigned
@@ -426,6 +465,8 @@ class AuditLog:
         in_time = self._signed_second <= self._second < self._due_second
         if self._seq >= self._due_line or not in_time:
             self.checkpoint()
+        elif self._timer is None and self._signer is not None:
+            self._timer = self._later(CHECKPOINT_SECONDS, self._sign_by_time)
         full = self._second - self._opened_second >= self._segment_seconds
         if full or self._bytes >= self._segment_bytes:
             self._go_on_in_a_new_file()
@@ -479,12 +520,13 @@ class AuditLog:
         signer = self._signer
         if signer is None or self._tree is None:
             return None
+        self._stop_timer()
         # Not due again while the lines are written that it is about.
         self._due_line = self._due_second = _NEVER
         self._signed_second = -_NEVER
         self.sync()
         known = self._checkpoints
-        note = signer.checkpoint(self._seq, self._tree.root())
+        note = signer.checkpoint(self._seq, self._tree.root(), self._origin)
         if known.notes[-1:] == (note,):
             return note
         block = f"{note}\n".encode()
@@ -498,6 +540,18 @@ class AuditLog:
         self._signed_second = self._time()[0]
         self._due_second = self._signed_second + CHECKPOINT_SECONDS
         return note
+
+    def _sign_by_time(self) -> None:
+        """Sign what nobody has signed because no line came since; a failure is that of the next line."""
+        self._timer = None
+        if not self._failed:
+            with contextlib.suppress(AuditError):
+                self.checkpoint()
+
+    def _stop_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
 
     @property
     def last_checkpoint(self) -> SignedNote | None:
@@ -514,6 +568,7 @@ class AuditLog:
         if old is None or new.name != old.name:
             raise AuditError("only the signer of a log can hand over to another key of its name")
         self.checkpoint()
+        self._hand_down(new)
         text = key_change_text(old.name, self._seq + 1, self._prev, new.key)
         body: dict[str, Json] = {
             "old": str(old.key),
@@ -523,6 +578,26 @@ class AuditLog:
         self.append(Event(code=EventCode.LOG005O, subject={}, object=body))
         self._signer = new
         self.checkpoint()
+
+    def _hand_down(self, new: LogSigner) -> None:
+        """The new key vouches for the deletions that the old one did: only its word counts from now on.
+
+        Both signatures stand under the note, so that it holds before the change as after it.
+        """
+        from runtime_pack.audit.keys import signed_by
+
+        found, old = read_tombstone(self.path), self._signer
+        if found is None or old is None:
+            return
+        if signed_by(found, [old.key]) is None:
+            raise AuditError("the tombstone of the log is not by the key that signs it")
+        mine = new.note(found.text).signatures
+        others = tuple(each for each in found.signatures if each.is_of(old.key))
+        note = SignedNote(text=found.text, signatures=(*others, *mine))
+        try:
+            replace_durably(tombstone_path(self.path), str(note).encode())
+        except OSError as error:
+            raise AuditError(f"the tombstone cannot be written: {error}") from error
 
     # ── files ─────────────────────────────────────────────────────────────────────────────────
 
@@ -563,6 +638,7 @@ class AuditLog:
         body: dict[str, Json] = {"former": full, "former_head": str(self.head)}
         if self._signer is not None and self._tree is not None:
             body["key"] = str(self._signer.key)
+            body["origin"] = self._origin or self._signer.name
             body["frontier"] = [peak.hex() for peak in self._tree.peaks]
         self.take(Entry(EventCode.LOG004O, {}, body))
         block = self._buffer.pop() + b"\n"
@@ -575,6 +651,7 @@ class AuditLog:
         """Write the closing line and let go of the file. A second close does nothing."""
         if self._fd < 0:
             return
+        self._stop_timer()
         try:
             if not self._failed:
                 body: dict[str, Json] = {"writer": self._writer}
@@ -584,6 +661,7 @@ class AuditLog:
                 self.sync()
                 self.checkpoint()
         finally:
+            self._stop_timer()
             self._failed = True
             os.close(self._fd)
             self._fd = -1
@@ -598,6 +676,27 @@ class AuditLog:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _by_the_loop(seconds: float, call: Callable[[], None]) -> Timer | None:
+    """By the event loop that runs; without one the next line is what signs."""
+    try:
+        return asyncio.get_running_loop().call_later(seconds, call)
+    except RuntimeError:
+        return None
+
+
+def _checked_origin(signer: LogSigner | None, origin: str | None) -> str | None:
+    """The name of a log, under that of its signer.
+
+    Raises:
+        AuditError: there is no signer, or it signs no log of that name.
+    """
+    if origin is None:
+        return None
+    if signer is None or not is_of_key(checked_name(origin), signer.name):
+        raise AuditError(f"a log {origin} is signed by a key of that name, or of one above it")
+    return origin
 
 
 def _encode(record: dict[str, object]) -> bytes:

@@ -27,6 +27,7 @@ __all__ = (
     "Tombstone",
     "VerifyKey",
     "checked_name",
+    "is_of_key",
     "key_change_text",
     "read_notes",
 )
@@ -178,6 +179,14 @@ class Tombstone:
         return cls(
             origin=origin, size=int(lines[2]), head=lines[3], root=root, by=lines[5], at=lines[6]
         )
+
+
+def is_of_key(origin: str, name: str) -> bool:
+    """Whether a log of this origin may be signed under that name: its own, or one of a log under it.
+
+    One key may sign many logs: `example.org/agents/run-7` is a log of `example.org/agents`.
+    """
+    return origin == name or origin.startswith(f"{name}/")
 
 
 def key_change_text(origin: str, seq: int, prev: str, new: VerifyKey) -> bytes:

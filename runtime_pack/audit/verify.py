@@ -23,13 +23,18 @@ from runtime_pack.audit.files import (
     older_segments,
     read_checkpoints,
     read_lines,
-    tombstone_path,
+    read_tombstone,
 )
-from runtime_pack.audit.note import SignedNote, Tombstone, VerifyKey, key_change_text
+from runtime_pack.audit.note import (
+    SignedNote,
+    Tombstone,
+    VerifyKey,
+    is_of_key,
+    key_change_text,
+)
 from runtime_pack.audit.tree import Frontier, leaf_hash
 from runtime_pack.errors import AuditError
 from runtime_pack.events import EventType
-from runtime_pack.given_files import read_bounded
 from runtime_pack.inner import frozen, inner
 from runtime_pack.messages import Json
 
@@ -52,9 +57,11 @@ GENESIS: Final = "0" * 64
 
 _MAX_FAULTS: Final = 1000
 _MAX_KEY_CHANGES: Final = 1000
-_MAX_STONE_BYTES: Final = 1 << 16
 _TRIES: Final = 5
 _SAYS_KEY: Final = (EventType.LOG_OPENED, EventType.LOG_CONTINUED)
+# What the writer adds when it is done: that the file is full, and that it closes.
+_BOOKKEEPING: Final = (EventType.LOG_CONTINUED, EventType.LOG_CLOSED)
+_MAX_BOOKKEEPING: Final = 2
 _IN_OPENING: Final = (EventType.LOG_OPENED, EventType.LOG_RECOVERED)
 
 
@@ -62,7 +69,7 @@ class LogStatus(StrEnum):
     """The outcome of a verification.
 
     `verified`: every line follows, and a head or checkpoint kept elsewhere is the last line, or the
-    one before the closing line.
+    one before the closing line (and before the first line of a new file, where it closes in one).
     `signed`: every line to a closing line is under a checkpoint of a trusted key; nothing was kept
     elsewhere, so that it was put back to an earlier closing line cannot be excluded. `chained`:
     every line follows to a closing line, and neither key nor head was given, so an end that was
@@ -223,6 +230,8 @@ class Walk:
         self.closed = self.opened_with_key = self.past_opening = False
         self.key_changes: list[_KeyChange] = []
         self.last_id = ""
+        self.origins: set[str] = set()
+        self._settled = beginning.head.seq
         self._heads, self._sizes = frozenset(heads), frozenset(sizes)
         self.digests: dict[int, str] = {}
         self.roots: dict[int, bytes] = {}
@@ -245,12 +254,23 @@ class Walk:
         kind, body = record.get("type"), record.get("object")
         self.closed = kind == EventType.LOG_CLOSED
         self.last_id = str(record.get("id"))
-        if kind in _SAYS_KEY:
-            self.opened_with_key |= isinstance(body, Mapping) and "key" in body
+        if kind not in _BOOKKEEPING:
+            self._settled = number
+        if kind in _SAYS_KEY and isinstance(body, Mapping):
+            self.opened_with_key |= "key" in body
+            # Two are enough to say that there is more than one.
+            if "origin" in body and len(self.origins) < 2:
+                self.origins.add(str(body["origin"]))
         if kind not in _IN_OPENING:
             self.past_opening = True
         if kind == EventType.LOG_KEY_CHANGED and isinstance(body, Mapping):
             self._note_key(_KeyChange(number, self.prev, body))
+
+    def is_end(self, seq: int) -> bool:
+        """Whether line *seq* is the last one, but for what the writer adds when it closes."""
+        if seq == self.seq:
+            return True
+        return self.closed and max(self._settled, self.seq - _MAX_BOOKKEEPING) <= seq < self.seq
 
     def _note_key(self, change: _KeyChange) -> None:
         if len(self.key_changes) < _MAX_KEY_CHANGES:
@@ -271,6 +291,7 @@ def verify_log(
     *,
     keys: Iterable[VerifyKey] = (),
     kept: Iterable[SignedNote] = (),
+    origin: str | None = None,
 ) -> Verification:
     """Verify the log at *path*, with its older segments and its checkpoints.
 
@@ -279,12 +300,13 @@ def verify_log(
         heads: that were saved elsewhere.
         keys: whose checkpoints are believed.
         kept: checkpoints that were saved elsewhere. Under *keys* they must be signed by them.
+        origin: what the log is to be called, if it says what it is called.
 
     Raises:
         AuditError: a file cannot be read.
     """
     log = Path(path)
-    given = (log, tuple(heads), tuple(keys), tuple(kept))
+    given = (log, tuple(heads), tuple(keys), tuple(kept), origin)
     return _until_still(lambda: _files_of(log), lambda: _Verifier(*given).verify())
 
 
@@ -312,11 +334,15 @@ class _Verifier:
         heads: tuple[LogHead, ...],
         keys: tuple[VerifyKey, ...],
         kept: tuple[SignedNote, ...],
+        origin: str | None,
     ) -> None:
         self._path, self._heads, self._keys, self._kept = path, heads, keys, kept
+        self._origin = origin
+        self._origins: frozenset[str] = frozenset()
+        self._reigns: Sequence[tuple[int, tuple[VerifyKey, ...]]] = ((0, keys),)
         self._faults: list[Fault] = []
         self._beside = self._checkpoints()
-        self._stone = self._tombstone()
+        self._stone = read_tombstone(path)
         self._signed = 0
 
     def _checkpoints(self) -> Checkpoints:
@@ -349,6 +375,8 @@ class _Verifier:
                 self._fault(f"{file.name} does not say which file it continues", walk.seq + 1)
             self._walk_file(walk, rows)
         self._faults = [*walk.faults, *self._faults]
+        self._reigns = self._reigns_of(walk)
+        self._origins = self._origins_of(walk)
         self._hold_beginning(opening[0][0] if opening else b"", start)
         self._hold_stone(walk, start)
         self._hold_heads(walk)
@@ -373,15 +401,6 @@ class _Verifier:
             else:
                 self._fault("the last line is torn: it has no line feed", walk.seq + 1)
 
-    def _tombstone(self) -> SignedNote | None:
-        try:
-            text = read_bounded(tombstone_path(self._path), _MAX_STONE_BYTES).decode("utf-8")
-            note = SignedNote.parse(text)
-            Tombstone.parse(note.text)
-        except (OSError, UnicodeDecodeError, AuditError):
-            return None
-        return note
-
     def _hold_stone(self, walk: Walk, start: Beginning) -> None:
         """What is missing at the beginning is accounted for by a tombstone, and by nothing else.
 
@@ -396,10 +415,17 @@ class _Verifier:
             return
         stone = Tombstone.parse(note.text)
         found = walk.digests.get(stone.size), walk.roots.get(stone.size)
-        if stone.size < start.head.seq or found != (stone.head, stone.root):
+        if stone.origin not in self._origins:
+            self._fault(f"{missing}, and the tombstone is of another log, {stone.origin}")
+        elif stone.size < start.head.seq or found != (stone.head, stone.root):
             self._fault(f"{missing}, and the tombstone is about others")
-        elif self._keys and not any(_is_by(note, keys) for _, keys in self._reigns(walk)):
-            self._fault(f"{missing}, and the tombstone is by no trusted key")
+        elif self._keys and not _is_by(note, self._holders()):
+            self._fault(f"{missing}, and the tombstone is by no key that is trusted at the end")
+
+    def _holders(self) -> tuple[VerifyKey, ...]:
+        """Who decides what is kept of the log: the trusted key that signs it now, no former one."""
+        holds, last = self._reigns[-1][1], self._beside.notes[-1:]
+        return tuple(key for key in holds if not last or _is_by(last[0], [key]))
 
     def _hold_beginning(self, first: bytes, start: Beginning) -> None:
         """A first line that continues something says what, and with which tree.
@@ -423,7 +449,6 @@ class _Verifier:
 
     def _hold_notes(self, walk: Walk, start: Beginning) -> None:
         """Every checkpoint is a root of this log; under keys, by the key that held at its size."""
-        reigns = self._reigns(walk)
         last = 0
         for note in self._beside.notes:
             size = note.checkpoint.size
@@ -431,7 +456,7 @@ class _Verifier:
                 self._fault(f"a checkpoint of {size} lines stands after one of {last}")
             last = max(last, size)
         for note in (*self._beside.notes, *self._kept):
-            self._hold_note(note, walk, reigns, start)
+            self._hold_note(note, walk, start)
         if self._keys and self._lacks_checkpoints(walk):
             self._fault("it was signed when it was written, and its checkpoints are gone")
 
@@ -439,14 +464,11 @@ class _Verifier:
         """Whether it says that it was signed, and nothing signed stands beside it."""
         return walk.opened_with_key and walk.past_opening and not self._beside.notes
 
-    def _hold_note(
-        self,
-        note: SignedNote,
-        walk: Walk,
-        reigns: Sequence[tuple[int, tuple[VerifyKey, ...]]],
-        start: Beginning,
-    ) -> None:
+    def _hold_note(self, note: SignedNote, walk: Walk, start: Beginning) -> None:
         said = note.checkpoint
+        if said.origin not in self._origins:
+            self._fault(f"the checkpoint over {said.size} lines is of another log, {said.origin}")
+            return
         if said.size > walk.seq:
             self._fault(
                 f"the log was cut: a checkpoint is over {said.size} lines, the log has {walk.seq}"
@@ -459,15 +481,31 @@ class _Verifier:
                 "is not the line that a checkpoint was made at, or one before was edited", said.size
             )
             return
-        if not self._keys:
+        # One over lines that were deleted is held against nothing, so that it proves nothing either.
+        if not self._keys or not known:
             return
-        holds = next(keys for since, keys in reversed(reigns) if since <= said.size)
+        holds = next(keys for since, keys in reversed(self._reigns) if since <= said.size)
+        holds = tuple(key for key in holds if is_of_key(said.origin, key.name))
         if not _is_by(note, holds):
             self._fault(f"the checkpoint over {said.size} lines is by no key that is trusted there")
         elif said.size in walk.roots:
             self._signed = max(self._signed, said.size)
 
-    def _reigns(self, walk: Walk) -> list[tuple[int, tuple[VerifyKey, ...]]]:
+    def _origins_of(self, walk: Walk) -> frozenset[str]:
+        """What the log is called: by its lines, or by its first checkpoint where they say nothing.
+
+        A log has one name. Else another one, signed by the same key, could stand in its place.
+        """
+        said = frozenset(walk.origins)
+        if len(said) > 1:
+            self._fault("its lines are of several logs")
+        if self._origin is not None and said and said != {self._origin}:
+            self._fault(f"it is the log {', '.join(sorted(said))}, not {self._origin}")
+        return said or frozenset(
+            n.checkpoint.origin for n in self._beside.notes[:1] or self._kept[:1]
+        )
+
+    def _reigns_of(self, walk: Walk) -> list[tuple[int, tuple[VerifyKey, ...]]]:
         """From which line on which keys are believed."""
         from runtime_pack.audit.keys import is_signed
 
@@ -496,7 +534,7 @@ class _Verifier:
             return LogStatus.TAMPERED
         outside = {h.seq for h in self._heads}
         outside |= {n.checkpoint.size for n in self._kept if n.checkpoint.size in walk.roots}
-        if walk.seq in outside or (walk.closed and walk.seq - 1 in outside):
+        if any(map(walk.is_end, outside)):
             return LogStatus.VERIFIED
         if self._heads or self._kept or not walk.closed:
             return LogStatus.OPEN
@@ -535,7 +573,7 @@ def verify_lines(lines: Sequence[bytes], heads: Sequence[LogHead] = ()) -> Verif
         elif walk.digests[head.seq] != head.sha256:
             faults.append(Fault(line=head.seq, problem="is not the line of a saved head"))
     status = LogStatus.CHAINED if walk.closed and not heads else LogStatus.OPEN
-    if any(head.seq == walk.seq or (walk.closed and head.seq == walk.seq - 1) for head in heads):
+    if any(walk.is_end(head.seq) for head in heads):
         status = LogStatus.VERIFIED
     return Verification(
         status=LogStatus.TAMPERED if faults else status,

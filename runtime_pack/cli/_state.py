@@ -45,11 +45,13 @@ class Heads:
         unreadable: saved runs and heads whose seal does not match. They prove nothing; whoever
             cut the log may have damaged them, so it is said.
         keys: the key that signs the logs of the folder, for a log that is one of them.
+        origin: what such a log is called in its checkpoints.
     """
 
     found: tuple[LogHead, ...] = ()
     unreadable: int = 0
     keys: tuple[VerifyKey, ...] = ()
+    origin: str | None = None
 
 
 @attrs.frozen
@@ -90,7 +92,7 @@ class StateFolder:
             raise AuditError(f"the folder of the logs cannot be made: {error}") from error
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         path = logs / f"{stamp}-{os.getpid()}-{secrets.token_hex(2)}.jsonl"
-        return AuditLog(path, signer=self._signer())
+        return AuditLog(path, signer=self._signer(), origin=_origin_of(path))
 
     def _signer(self) -> LogSigner:
         """The key that signs the logs of this folder, made when there is none yet.
@@ -154,7 +156,9 @@ class StateFolder:
             if head is not None:
                 heads.add(head)
         found = tuple(sorted(heads, key=lambda head: head.seq))
-        return Heads(found=found, unreadable=unreadable, keys=self._keys(log.resolve()))
+        keys = self._keys(log.resolve())
+        origin = _origin_of(log.resolve()) if keys else None
+        return Heads(found=found, unreadable=unreadable, keys=keys, origin=origin)
 
     def _run_head(self, run_id: str, log: Path) -> LogHead | None:
         """The head that a run stored, if it is of this log."""
@@ -176,6 +180,11 @@ class StateFolder:
             raise AuditError(f"the kept head cannot be read: {error}") from error
         self.store.seal.check(_head_statement(log, head), tag)
         return LogHead.parse(head)
+
+
+def _origin_of(log: Path) -> str:
+    """What a log of a state folder is called in its checkpoints: one key signs them all."""
+    return f"{_ORIGIN}/{log.stem}"
 
 
 def _head_path(log: Path) -> Path:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 import click
 
 from runtime_pack.audit.files import append_durably
-from runtime_pack.audit.note import VerifyKey
+from runtime_pack.audit.note import SignedNote, VerifyKey
 from runtime_pack.cli import verify
 from runtime_pack.cli._given import FILE, LOGS
 from runtime_pack.cli._keys import kept_notes, key_option, read_line
@@ -26,6 +30,8 @@ _PROOF_CODES = exit_codes({0: "the proof holds", 1: "it does not hold", 2: "wron
 _WITNESS_CODES = exit_codes(
     {0: "the log goes on from what is known, which is stored", 1: "it does not", 2: "wrong usage"}
 )
+# The name of a variable, and no token.
+_TOKEN_VARIABLE: Final = "RUNTIME_PACK_WITNESS_TOKEN"  # noqa: S105
 _CODES = exit_codes({0: "done", 1: "not done; the message says why", 2: "wrong usage"})
 
 
@@ -121,18 +127,48 @@ def public_key_command(state_dir: Path | None) -> int:
 @_log
 @click.option(
     "--to",
-    "store",
-    type=FILE,
+    "place",
     required=True,
-    help="File of known checkpoints, on a disk that the log's writer cannot write.",
+    metavar="FILE|URL",
+    help="Where checkpoints are kept, out of reach of the log's writer: a file, or an https address"
+    " that answers GET and PUT.",
 )
+@click.option("--git", "commits", is_flag=True, help="Commit the file in its git repository.")
+@click.option(
+    "--private-address", is_flag=True, help="The host of the address is in a network of ours."
+)
+@click.option("--ca-file", type=FILE, help="Whose certificates are believed.")
 @key_option
-def witness_command(log: Path, store: Path, keys: tuple[VerifyKey, ...]) -> int:
+def witness_command(
+    log: Path,
+    place: str,
+    commits: bool,
+    private_address: bool,
+    ca_file: Path | None,
+    keys: tuple[VerifyKey, ...],
+) -> int:
     """Store LOG's last checkpoint if the log goes on from the one that was stored last."""
-    from runtime_pack.audit.proofs import watch
-
     if not keys:
         raise click.UsageError("a witness believes a key, which it was given: give --key")
+    if place.lower().startswith(("https://", "http://")):
+        if commits:
+            raise click.UsageError("--git is for a file")
+        note = _watched_over_http(log, place, keys, ca_file, private_address=private_address)
+    else:
+        note = _watched(log, Path(place), keys, commits=commits)
+    say(f"known: {note.checkpoint.size} lines of {note.checkpoint.origin}")
+    return 0
+
+
+def _watched(log: Path, store: Path, keys: tuple[VerifyKey, ...], *, commits: bool) -> SignedNote:
+    """The checkpoint, behind those that the file has.
+
+    Raises:
+        AuditError: the log does not go on from them, or the file cannot be written or committed.
+    """
+    from runtime_pack.audit.proofs import watch
+
+    store = FILE.convert(str(store), None, None)
     known = kept_notes((store,)) if store.exists() else ()
     note = watch(log, known[-1] if known else None, keys)
     if known[-1:] != (note,):
@@ -140,8 +176,62 @@ def witness_command(log: Path, store: Path, keys: tuple[VerifyKey, ...]) -> int:
             append_durably(store, f"{note}\n".encode(), store.stat().st_size if known else 0)
         except OSError as error:
             raise AuditError(f"{store} cannot be written: {error}") from error
-    say(f"known: {note.checkpoint.size} lines of {note.checkpoint.origin}")
-    return 0
+    if commits:
+        _commit(store, f"{note.checkpoint.size} lines of {note.checkpoint.origin}")
+    return note
+
+
+def _commit(store: Path, what: str) -> None:
+    """Commit the file, unless its last version is committed.
+
+    Raises:
+        AuditError: git cannot be run, or does not.
+    """
+    for words in (("add", "--", store.name), ("diff", "--cached", "--quiet", "--", store.name)):
+        code, told = _git(store.absolute().parent, *words)
+        if code == 0 and words[0] == "diff":
+            return
+        if code not in {0, 1} or (code and words[0] == "add"):
+            raise AuditError(f"git did not take {store}: {told}")
+    code, told = _git(store.absolute().parent, "commit", "-q", "-m", what, "--", store.name)
+    if code:
+        raise AuditError(f"git did not commit {store}: {told}")
+
+
+def _git(folder: Path, *words: str) -> tuple[int, str]:
+    try:
+        words = ("git", "-C", str(folder), *words)
+        # The user's own git, with words of ours; the name of a file stands behind `--`.
+        done = subprocess.run(  # noqa: S603
+            words,
+            capture_output=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except OSError as error:
+        raise AuditError(f"git cannot be run: {error}") from error
+    return done.returncode, clean_text(done.stderr.decode("utf-8", "replace"))[-300:].strip()
+
+
+def _watched_over_http(
+    log: Path,
+    url: str,
+    keys: tuple[VerifyKey, ...],
+    ca_file: Path | None,
+    *,
+    private_address: bool,
+) -> SignedNote:
+    import ssl
+
+    from runtime_pack.sinks.witness import HttpStore, watch_over_http
+
+    try:
+        context = None if ca_file is None else ssl.create_default_context(cafile=str(ca_file))
+    except OSError as error:
+        raise click.UsageError(f"{ca_file} holds no certificates: {error}") from error
+    token = os.environ.get(_TOKEN_VARIABLE) or None
+    store = HttpStore(url=url, private_address=private_address, context=context, token=token)
+    return asyncio.run(watch_over_http(log, store, keys))
 
 
 @command.command("delete-older", epilog=_CODES)
@@ -150,15 +240,26 @@ def witness_command(log: Path, store: Path, keys: tuple[VerifyKey, ...]) -> int:
 @click.option("--signing-key", type=FILE, required=True)
 @click.option("--name", required=True, help="The log's origin.")
 @click.option("--by", help="Who says so, for the record.  [default: the user]")
-def delete_command(log: Path, days: int, signing_key: Path, name: str, by: str | None) -> int:
-    """Delete LOG's older files whose last line is older than --days; a signed tombstone says so."""
+@key_option
+def delete_command(
+    log: Path,
+    days: int,
+    signing_key: Path,
+    name: str,
+    by: str | None,
+    keys: tuple[VerifyKey, ...],
+) -> int:
+    """Delete LOG's older files whose last line is older than --days; a signed tombstone says so.
+
+    Where the key was changed, --key names the public lines of those that signed before.
+    """
     from runtime_pack.audit.keys import LogSigner
     from runtime_pack.audit.retention import delete_older
 
     now = datetime.now(UTC)
     signer = LogSigner.load(signing_key, name)
     gone = delete_older(
-        log, before=now - timedelta(days=days), signer=signer, by=by or who(), now=now
+        log, before=now - timedelta(days=days), signer=signer, by=by or who(), now=now, keys=keys
     )
     say(f"{len(gone)} file(s) deleted")
     return 0

@@ -196,12 +196,14 @@ def top_command(
     by = tuple(dict.fromkeys(by))
     with _indexed(log_target(target, state_dir), index_path) as index:
         rows = index.top(Wanted(**wanted), by, limit)
+    if rows and not as_json:
+        say(f"{'times':>8}  {'last':<27}  {'  '.join(by)}")
     for values, times, last in rows:
         if as_json:
             named: dict[str, Json] = dict(zip(by, values, strict=True))
             say_json({**named, "times": times, "last": last})
         else:
-            say(_one_line(f"{times:>8}  {last or '-'}  {'  '.join(v or '-' for v in values)}"))
+            say(_one_line(f"{times:>8}  {last or '-':<27}  {'  '.join(v or '-' for v in values)}"))
     return 0
 
 

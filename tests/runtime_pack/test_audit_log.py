@@ -268,7 +268,7 @@ def test_one_writer_per_log(tmp_path: Path) -> None:
     assert verify_log(path).status is LogStatus.CHAINED
 
 
-@pytest.mark.parametrize("target", ["/dev/null", "/dev/full", "folder", "missing/log"])
+@pytest.mark.parametrize("target", ["/dev/null", "/dev/full", "folder", "missing/folder/log"])
 def test_only_a_regular_file_is_a_log(tmp_path: Path, target: str) -> None:
     """A device would take every line and keep none."""
     (tmp_path / "folder").mkdir()

@@ -288,7 +288,7 @@ def test_the_script_of_an_auditor_says_what_we_say(path: Path) -> None:
         done.stderr
     )
     with pytest.raises(ValueError, match="not signed by"):
-        auditor.main(path, str(THIEF.key))
+        auditor.main(path, THIEF.name, THIEF.key.public)
     whole, notes = path.read_bytes(), checkpoints_path(path).read_bytes()
     first = older_segments(path)[0][1]
     kept = first.read_bytes()
@@ -299,16 +299,16 @@ def test_the_script_of_an_auditor_says_what_we_say(path: Path) -> None:
     ):
         first.write_bytes(content)
         with pytest.raises(ValueError, match=match):
-            auditor.main(path, str(SIGNER.key))
+            auditor.main(path, SIGNER.name, SIGNER.key.public)
     first.write_bytes(kept)
     path.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
     with pytest.raises(ValueError, match="edited or cut"):
-        auditor.main(path, str(SIGNER.key))
+        auditor.main(path, SIGNER.name, SIGNER.key.public)
     path.write_bytes(whole)
     last = read_checkpoints(path).notes[-1]
     checkpoints_path(path).write_bytes(notes.removesuffix(f"{last}\n".encode()))
     with pytest.raises(ValueError, match="open, or cut"):
-        auditor.main(path, str(SIGNER.key))
+        auditor.main(path, SIGNER.name, SIGNER.key.public)
 
 
 def test_the_script_reads_the_files_of_the_log_and_no_others(tmp_path: Path) -> None:
@@ -318,7 +318,9 @@ def test_the_script_reads_the_files_of_the_log_and_no_others(tmp_path: Path) -> 
     os.link(path, path.with_name(f"{path.name}.000099"))
     path.with_name("run1.jsonl.000001").write_text("another log's")
 
-    assert auditor.main(path, str(SIGNER.key)).endswith(str(verify_log(path, keys=KEYS).head))
+    assert auditor.main(path, SIGNER.name, SIGNER.key.public).endswith(
+        str(verify_log(path, keys=KEYS).head)
+    )
 
 
 @settings(max_examples=15, deadline=None)

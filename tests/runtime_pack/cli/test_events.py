@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime_pack.audit import AuditLog, LogSigner, verify_log
+from runtime_pack.audit import AuditLog, LogSigner, keep_head, verify_log
 from runtime_pack.audit.files import checkpoints_path, older_segments
 from runtime_pack.cli import main
 from runtime_pack.events import Event, EventCode
@@ -108,7 +108,8 @@ def test_what_a_page_wrote_stays_text(run: Run, log: Path) -> None:
     """In one row, without control characters, and as ASCII in JSON."""
     for name in ("ls", "tail", "top"):
         code, out, _ = run("events", name, "--log", str(log), "--host", "evil*")
-        assert (0, 1) == (code, len(out.splitlines()))
+        # `top` has a line of headings above.
+        assert (0, 1 + (name == "top")) == (code, len(out.splitlines()))
         assert "forged" in out
         assert "\u202e" not in out
         told = run("events", name, "--log", str(log), "--host", "evil*", "--json")
@@ -216,6 +217,44 @@ def test_a_log_is_verified_under_a_key(run: Run, log: Path, tmp_path: Path) -> N
         assert 2 == run("audit", "verify", str(log), *bad)[0]
     log.write_bytes(log.read_bytes()[:-10])
     assert 1 == run("audit", "verify", str(log), *KEY)[0]
+
+
+def test_many_logs_are_verified_at_once(run: Run, log: Path, tmp_path: Path) -> None:
+    """Each has a row, faults below it; the worst is the exit code, and one that is open is no tampering."""
+    folder = log.parent
+    with AuditLog(folder / "b.jsonl", signer=SIGNER):
+        pass
+    assert 0 == run("verify", str(folder), *KEY)[0]
+    code, out, _ = run("verify", str(folder), *KEY)
+    rows = out.splitlines()
+    assert ["status", "signed", "signed"] == [row.split()[0] for row in rows]
+    writer = AuditLog(folder / "c.jsonl", signer=SIGNER)
+    assert 2 == run("verify", str(folder), *KEY)[0]
+    edited = folder / "b.jsonl"
+    edited.write_bytes(edited.read_bytes().replace(b"log:opened", b"log:edited"))
+    code, out, _ = run("audit", "verify", str(folder), str(edited), *KEY)
+    assert (1, 1) == (code, out.count("tampered"))
+    assert "line 1" in out
+    code, out, _ = run("audit", "verify", str(folder), str(folder / "no.jsonl"), "--json", *KEY)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert (1, ["signed", "tampered", "open", "unreadable"]) == (code, [x["status"] for x in found])
+    writer.close()
+    for words, told in (
+        ((str(folder), "--head", f"1:{'0' * 64}"), "of one log"),
+        ((str(tmp_path / "empty"),), "no logs"),
+        ((), "LOGS"),
+    ):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        code, _, err = run("verify", *words)
+        assert (2, True) == (code, told in err)
+
+
+def test_a_head_may_stand_in_a_file(run: Run, log: Path, tmp_path: Path) -> None:
+    """As programs keep it; a file that holds none is wrong usage."""
+    keep_head(tmp_path / "head", verify_log(log).head)
+    assert 0 == run("verify", str(log), "--head", str(tmp_path / "head"))[0]
+    assert 2 == run("verify", str(log), "--head", str(log))[0]
+    assert 2 == run("verify", str(log), "--head", str(tmp_path / "none"))[0]
 
 
 def test_a_witness_keeps_what_it_knows(run: Run, log: Path, tmp_path: Path) -> None:
