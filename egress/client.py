@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self
@@ -97,6 +97,9 @@ class GuardedClient:
         observer: Is told what a policy that only reports would have refused.
         follow: Is asked before a redirect is followed, with what was requested and what is to be;
             what it raises stops the fetch and reaches the caller as it is.
+        attend: Is awaited before each hop of `fetch` that the list admits; gives fields to send
+            beside ours, such as conditions (a client over *fetch* sends none). What it raises
+            stops the fetch and reaches the caller as it is.
 
     Raises:
         ValueError: *fetch* is given together with a resolver or a transport, or the policy only
@@ -114,6 +117,7 @@ class GuardedClient:
         meter: RunMeter | None = None,
         observer: Observer | None = None,
         follow: Callable[[Target, Target], None] | None = None,
+        attend: Callable[[Target], Awaitable[Headers]] | None = None,
     ) -> None:
         if fetch is not None and (resolver is not None or transport is not None):
             raise ValueError("fetch replaces resolver and transport: give one or the other")
@@ -124,6 +128,7 @@ class GuardedClient:
         self._meter = meter or RunMeter()
         self._observer = observer
         self.follow = follow
+        self._attend = attend
         self._limits = limits or FetchLimits()
         self._closed = False
         self._resolver = _NoLookups() if fetch is not None else resolver or _system_resolver()
@@ -212,6 +217,8 @@ class GuardedClient:
         )
         if run.sent is not None:
             request = run.sent.added_to(request)
+        elif self._attend is not None:
+            request = attrs.evolve(request, headers=await self._attend(chain.target))
         self._meter.begin(run, host=chain.target.host, hop=len(chain.hops))
         try:
             return await self._transport.send(request)

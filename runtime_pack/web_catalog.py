@@ -8,7 +8,7 @@ Put it inside a task guard, before or after: `run.guard_runtime(create_web_tool_
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -89,11 +89,14 @@ from web_tools.fence import (
     fence_aside,
     fence_results_aside,
 )
+from web_tools.hops import HopAttendant
 from web_tools.read import Page, PageReader
+from web_tools.robots import RobotsGate, RobotsPolicy, RobotsUnreachable
 from web_tools.search import SearchOutcome, WebSearchProvider, run_search
 
 if TYPE_CHECKING:
     from citations import RevisionStore
+    from web_tools.page_cache import PageCache
 
 __all__ = (
     "PROVENANCE",
@@ -175,6 +178,8 @@ def create_web_tool_runtime(
     fence_mode: FenceMode | str = FenceMode.FENCE,
     unsafe_report_only: bool = False,
     paging: bool = False,
+    robots: RobotsPolicy | str = RobotsPolicy.OFF,
+    page_cache: PageCache | None = None,
 ) -> ToolRuntime:
     """*base* with `web:search` and `web:read` for one run.
 
@@ -198,6 +203,11 @@ def create_web_tool_runtime(
             metadata addresses excepted; for drafting a list, never for serving.
 
         paging: the tools are those of `build_web_tool_catalog(paging=True)`.
+        robots: `respect` asks the robots.txt of each site before a page of it is read, at every hop
+            and under the same list; what cannot be learned is not read. `off` does not ask.
+        page_cache: keeps pages between reads and runs. Each read still asks the server whether its
+            page is the same, under the policy of its run: nothing is read from it that the run may
+            not fetch. Not together with *fetch*, which sends no conditions.
 
     Returns:
         A guarded runtime when *base* is guarded: the new tools are inside the guard. It holds
@@ -207,13 +217,18 @@ def create_web_tool_runtime(
     Raises:
         AllowlistError: an entry is malformed, here or in a list of the contract of a guarded
             *base*; the list is refused as a whole.
-        ContractError: *base* has a tool of one of the two names, or there is no such mode.
+        ContractError: *base* has a tool of one of the two names, there is no such mode, or
+            *page_cache* is given with *fetch*.
     """
     require_method("provider", provider, "search")
     require_method("emitter", emitter, "emit")
     if revisions is not None:
         require_method("revisions", revisions, "put")
+    if page_cache is not None and fetch is not None:
+        raise ContractError("page_cache", "a fetch of the host sends no conditions to a server")
     setup = _Setup(
+        robots=_robots(robots),
+        page_cache=page_cache,
         provider=provider,
         allowlist=parse_allowlist(allowlist),
         entries=tuple(allowlist),
@@ -244,6 +259,13 @@ def fence_style(mode: FenceMode | str) -> FenceStyle:
         return FenceStyle(mode=FenceMode(mode))
     except ValueError as error:
         raise ContractError("fence_mode", not_one_of(mode, FenceMode)) from error
+
+
+def _robots(policy: RobotsPolicy | str) -> RobotsPolicy:
+    try:
+        return RobotsPolicy(policy)
+    except ValueError:
+        raise ContractError("robots", not_one_of(policy, RobotsPolicy)) from None
 
 
 def web_usage(runtime: ToolRuntime, run: str) -> RunUsage:
@@ -287,6 +309,8 @@ class _Setup:
     address: AddressPolicy
     unsafe_report_only: bool
     paging: bool
+    robots: RobotsPolicy
+    page_cache: PageCache | None
     emitter: Emitter
     fetch: Fetch | None
     caps: WebToolCaps
@@ -329,6 +353,7 @@ class _Open:
 
     loop: asyncio.AbstractEventLoop
     client: GuardedClient
+    others: tuple[GuardedClient, ...]
     extractor: Extractor
     reader: PageReader
     reads: int = 0
@@ -339,7 +364,8 @@ class _Open:
 
     async def aclose(self) -> None:
         try:
-            await self.client.aclose()
+            for client in (self.client, *self.others):
+                await client.aclose()
         except RuntimeError:
             # A transport of a loop that has ended cannot be told; its socket goes with it.
             if not self.loop.is_closed():
@@ -366,6 +392,18 @@ def _ask_to_follow(before: Target, target: Target) -> None:
     rules = _READING.get().context.hop(before.url, target.url)
     if rules:
         raise _NotFollowed(target, rules)
+
+
+def _ask_for_rules(before: Target, target: Target) -> None:
+    """The same for a site's robots.txt, which leads nobody anywhere: what it says is not learned.
+
+    Raises:
+        RobotsUnreachable: the run may not go there.
+    """
+    try:
+        _ask_to_follow(before, target)
+    except _NotFollowed as stopped:
+        raise RobotsUnreachable(before.host) from stopped
 
 
 def _canonical(request: ReadRequest) -> ReadRequest:
@@ -645,12 +683,29 @@ class _WebToolRuntime:
         if held is not None and held.loop is not loop:
             raise _of_another_loop()
         if held is None:
-            client, extractor = self._client(context), Extractor()
-            reader = PageReader(client, extractor, clock=_now, follow=_ask_to_follow)
-            held = self._open[key] = _Open(loop, client, extractor, reader)
+            held = self._open[key] = self._opened(loop, context)
         return held
 
-    def _client(self, context: ExecutionContext) -> GuardedClient:
+    def _opened(self, loop: asyncio.AbstractEventLoop, context: ExecutionContext) -> _Open:
+        setup = self._setup
+        others: tuple[GuardedClient, ...] = ()
+        hops: HopAttendant | None = None
+        if setup.robots is RobotsPolicy.RESPECT:
+            others = (self._client(context, follow=_ask_for_rules),)
+        if others or setup.page_cache is not None:
+            gate = RobotsGate(others[0], clock=loop.time) if others else None
+            hops = HopAttendant(robots=gate, cache=setup.page_cache)
+        client, extractor = self._client(context, hops), Extractor()
+        reader = PageReader(client, extractor, clock=_now, follow=_ask_to_follow, hops=hops)
+        return _Open(loop, client, others, extractor, reader)
+
+    def _client(
+        self,
+        context: ExecutionContext,
+        hops: HopAttendant | None = None,
+        follow: Callable[[Target, Target], None] = _ask_to_follow,
+    ) -> GuardedClient:
+        """A client under the policy of the run."""
         setup = self._setup
         try:
             policy = self._policy(context.allowlists)
@@ -662,7 +717,8 @@ class _WebToolRuntime:
             fetch=setup.fetch,
             meter=self._meter(context.run),
             observer=self._observed,
-            follow=_ask_to_follow,
+            follow=follow,
+            attend=hops,
         )
 
     def _meter(self, run: str) -> RunMeter:

@@ -35,7 +35,9 @@ from web_tools.extract import (
     TextOrigin,
     UnsupportedContent,
 )
+from web_tools.hops import HopAttendant
 from web_tools.paging import FromOffset, Outlining, Part, View, list_of, view_of
+from web_tools.robots import RobotsDisallowed, RobotsUnreachable
 
 __all__ = ("Client", "Page", "PageReader", "TextExtractor")
 
@@ -131,6 +133,7 @@ class PageReader:
         clock: Gives the time of day, aware.
         follow: Is asked before a meta refresh is followed, with the page and where it leads; what
             it raises stops the read. Redirects are the client's to ask about.
+        hops: The attendant of the client, when it has one: settles what the cache held.
 
     A request brings the bounds of its read: redirects and seconds count over all of its
     fetches, meta refreshes included, and the seconds over the extraction of each page as well.
@@ -143,11 +146,13 @@ class PageReader:
         *,
         clock: Callable[[], datetime],
         follow: Callable[[Target, Target], None] | None = None,
+        hops: HopAttendant | None = None,
     ) -> None:
         self._client = client
         self._extractor = extractor
         self._clock = clock
         self._follow = follow
+        self._hops = hops
 
     async def read(self, request: ReadRequest) -> Page:
         """The page that *request* names.
@@ -158,6 +163,8 @@ class PageReader:
                 WEB_CONTENT_TYPE_UNSUPPORTED, as the table of codes says.
         """
         asked = _parse(request.url)
+        if self._hops is not None:
+            self._hops.begin()
         trail = _Trail(
             target=asked,
             max_redirects=request.max_redirects,
@@ -183,6 +190,12 @@ class PageReader:
             fetched = await self._client.fetch(trail.target, limits=limits)
         except EgressError as error:
             raise error_from_egress(error, before=trail.before) from error
+        except RobotsDisallowed as error:
+            raise _disallowed(error) from error
+        except RobotsUnreachable as error:
+            raise _unreachable(error) from error
+        if self._hops is not None:
+            fetched = await self._hops.settle(fetched)
         return fetched, trail.answered(fetched)
 
     async def _extract(self, fetched: Fetched, trail: "_Trail") -> Extracted:
@@ -288,6 +301,25 @@ def _parse(url: str) -> Target:
         return parse_target(url)
     except UrlRejected as error:
         raise error_from_egress(error) from error
+
+
+def _disallowed(error: RobotsDisallowed) -> WebToolError:
+    return WebToolError(
+        WebErrorCode.URL_NOT_ALLOWED,
+        "The site asks in its robots.txt that this page is not read.",
+        detail="robots_disallowed",
+        cause=f"robots.txt of {error}",
+    )
+
+
+def _unreachable(error: RobotsUnreachable) -> WebToolError:
+    return WebToolError(
+        WebErrorCode.FETCH_FAILED,
+        "What the site's robots.txt says could not be learned.",
+        retryable=True,
+        detail="robots_unreachable",
+        cause=f"robots.txt of {error}",
+    )
 
 
 def _require_success(fetched: Fetched) -> None:
