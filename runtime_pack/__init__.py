@@ -121,6 +121,7 @@ if TYPE_CHECKING:
     from runtime_pack.sub_agents import SubAgent, sub_agent_tool
     from runtime_pack.threads import Threads
     from runtime_pack.web_catalog import build_web_tool_catalog, create_web_tool_runtime, web_usage
+    from runtime_pack.web_plugin import search_plugin_tool
     from runtime_pack.web_search import web_search_tool
     from runtime_pack.workflow import Branch, BranchState, BranchStatus, Continuation, Workflow
     from runtime_pack.workflow_drive import (
@@ -199,6 +200,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "runtime_pack.sub_agents": "SubAgent sub_agent_tool",
     "runtime_pack.threads": "Threads",
     "runtime_pack.web_catalog": "build_web_tool_catalog create_web_tool_runtime web_usage",
+    "runtime_pack.web_plugin": "search_plugin_tool",
     "runtime_pack.web_search": "web_search_tool",
     "runtime_pack.workflow": "Branch BranchState BranchStatus Continuation Workflow",
     "runtime_pack.workflow_drive": (
@@ -352,6 +354,7 @@ __all__ = (
     "run_governed_agent_loop_sync",
     "run_workflow",
     "runs",
+    "search_plugin_tool",
     "stream_governed_agent_loop",
     "stream_governed_agent_loop_sync",
     "stream_resumed_agent_loop",

@@ -85,9 +85,18 @@ class Aside(Protocol):
     """One request to the model that is no turn of the run: reserved, bounded and charged as one."""
 
     async def __call__(
-        self, step: str, messages: Sequence[Message], *, max_output_tokens: int
+        self,
+        step: str,
+        messages: Sequence[Message],
+        *,
+        max_output_tokens: int,
+        by: Model | None = None,
+        model: str | None = None,
     ) -> Turn | ToolOutput:
-        """What the model answered; or, if it could not be asked, the refusal to give back."""
+        """What the model answered; or, if it could not be asked, the refusal to give back.
+
+        With `by`, another model than the run's is asked, and paid for by the name `model`.
+        """
         ...
 
 

@@ -42,16 +42,28 @@ _BUSY_SECONDS: Final = 5.0
 _PRIVATE_FOLDER: Final = 0o700
 _PRIVATE_FILE: Final = 0o600
 # Raised with a change of the table; an index of another form is begun anew.
-_FORM: Final = 1
+_FORM: Final = 2
+# `use` counts all uses, and the highest was the last one: clocks stand still, and go back.
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS entries (
     name BLOB PRIMARY KEY, content TEXT NOT NULL, bytes INTEGER NOT NULL, note BLOB NOT NULL,
-    stored_at REAL NOT NULL, used_at REAL NOT NULL, expires_at REAL NOT NULL
+    stored_at REAL NOT NULL, expires_at REAL NOT NULL, use INTEGER NOT NULL
 ) WITHOUT ROWID
 """
 _INDEXES: Final = (
     "CREATE INDEX IF NOT EXISTS by_content ON entries (content)",
-    "CREATE INDEX IF NOT EXISTS by_use ON entries (used_at)",
+    "CREATE INDEX IF NOT EXISTS by_use ON entries (use)",
+)
+_USED: Final = (
+    "UPDATE entries SET use = (SELECT MAX(use) + 1 FROM entries), expires_at = ? WHERE name = ?"
+)
+_KEPT: Final = (
+    "INSERT OR REPLACE INTO entries "
+    "VALUES (?, ?, ?, ?, ?, ?, (SELECT COALESCE(MAX(use), 0) + 1 FROM entries))"
+)
+_CONFIRMED: Final = (
+    "UPDATE entries SET note = ?, stored_at = ?, expires_at = ?, "
+    "use = (SELECT MAX(use) + 1 FROM entries) WHERE name = ?"
 )
 _SIZE: Final = "SELECT COALESCE(SUM(bytes), 0) FROM (SELECT DISTINCT content, bytes FROM entries)"
 
@@ -275,9 +287,7 @@ class PageCache:
             self._remove(index, [(name,)])
             return None
         expiry = max(expires_at, self._limits.expiry(stored_at=stored_at, used_at=now))
-        index.execute(
-            "UPDATE entries SET used_at = ?, expires_at = ? WHERE name = ?", (now, expiry, name)
-        )
+        index.execute(_USED, (expiry, name))
         when = datetime.fromtimestamp(stored_at, UTC)
         return CachedContent(content=content, note=note, stored_at=when)
 
@@ -289,8 +299,8 @@ class PageCache:
         before = index.execute("SELECT content FROM entries WHERE name = ?", (name,)).fetchone()
         expiry = self._limits.expiry(stored_at=now, used_at=now)
         index.execute(
-            "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (name, content_name, len(content), note, now, now, expiry),
+            _KEPT,
+            (name, content_name, len(content), note, now, expiry),
         )
         if before is not None:
             self._unlink_unnamed(index, before[0])
@@ -301,8 +311,8 @@ class PageCache:
         now = self._clock()
         expiry = self._limits.expiry(stored_at=now, used_at=now)
         changed = index.execute(
-            "UPDATE entries SET note = ?, stored_at = ?, used_at = ?, expires_at = ? WHERE name = ?",
-            (note, now, now, expiry, name),
+            _CONFIRMED,
+            (note, now, expiry, name),
         )
         return changed.rowcount > 0
 
@@ -313,7 +323,7 @@ class PageCache:
         usage = _usage(index)
         if usage.entries <= self._limits.max_entries and usage.bytes <= self._limits.max_bytes:
             return
-        rows = index.execute("SELECT name, content, bytes FROM entries ORDER BY used_at, name")
+        rows = index.execute("SELECT name, content, bytes FROM entries ORDER BY use")
         self._remove(index, [(name,) for name in evicted(rows.fetchall(), self._limits)])
 
     def _remove(self, index: sqlite3.Connection, names: list[tuple[bytes]]) -> None:

@@ -12,6 +12,7 @@ from runtime_pack.catalog import TURN_TOOL, Executed, ToolOutput
 from runtime_pack.errors import (
     AuditError,
     CallCode,
+    ContractError,
     EmitterError,
     ModelError,
     ModelRequestError,
@@ -29,7 +30,7 @@ from runtime_pack.inner import inner
 from runtime_pack.ledger import DURATION, TURNS, UNLIMITED, WRAP_UP, Shortfall
 from runtime_pack.machine import Outcome, OutcomeKind, budget_stop, failure, refusal
 from runtime_pack.messages import FinishReason, Message, Transcript, Turn, turn_fault
-from runtime_pack.ports import ExecutionContext, ToolRuntime, TurnRequest
+from runtime_pack.ports import ExecutionContext, Model, ToolRuntime, TurnRequest
 from runtime_pack.records import turn_record
 
 __all__ = ("Reserved", "TurnResult", "Turns")
@@ -110,18 +111,30 @@ class Turns:
         return bid if isinstance(bid, Bid) else TurnResult(lost=_spent(bid))
 
     async def aside(
-        self, step: str, messages: Sequence[Message], *, max_output_tokens: int
+        self,
+        step: str,
+        messages: Sequence[Message],
+        *,
+        max_output_tokens: int,
+        by: Model | None = None,
+        model: str | None = None,
     ) -> Turn | ToolOutput:
         """Ask the model something beside the history, without tools; once, and it is no turn.
 
+        With `by` another model is asked, under the same budgets, and paid for by the name `model`.
+
         Raises:
             TimeUp: the run's time ended, or `cancel` and `pause` did.
+            ContractError: another model is named by nothing.
         """
+        if by is not None and not model:
+            # Without a name it would be paid for as the run's own.
+            raise ContractError("model", "another model than the run's is asked by its name")
         run = self._run
         request = TurnRequest(
             messages=Transcript(list(messages)),
             tools=(),
-            model=self._asked_model,
+            model=self._asked_model if by is None else model,
             max_output_tokens=max_output_tokens,
         )
         bid = None if run.meter is None else self._bid(run.meter, request, closing=False)
@@ -141,7 +154,7 @@ class Turns:
         lost: Outcome | None = None
         run.ledger.attempts += 1
         try:
-            turn = await bounded(run, None, self._ask(inside))
+            turn = await bounded(run, None, self._ask(inside) if by is None else _asked(by, inside))
         except ModelRequestError as error:
             usage = reported(error)
             if usage is not None:
@@ -315,17 +328,8 @@ class Turns:
             raise
         # The host's code: an adapter that raises loses the turn, and the run says why.
         except BaseException as error:
-            # Only the type: the text of a foreign error can hold a key, and this one is stored.
-            log_fault("the model's adapter", error, run=self._run.id)
-            text = f"the model's adapter failed ({type(error).__name__})"
-            raise ModelError(text) from error
-        turn = output.turn if isinstance(output, ToolOutput) else None
-        if not isinstance(turn, Turn):
-            raise ModelError("the runtime's agent:execute-turn did not return a turn")
-        fault = turn_fault(turn)
-        if fault is not None:
-            raise ModelError(f"the model's adapter answered badly: {fault}")
-        return turn
+            raise _failed_adapter(error, self._run.id) from error
+        return _whole_turn(output.turn if isinstance(output, ToolOutput) else None)
 
     def _out_of_time(self) -> Outcome:
         run = self._run
@@ -363,6 +367,35 @@ class Turns:
             turn_finished(run, run.audit, record, came)
         if run.observer is not None:
             run.observer.turn_ended(step, asking.attempt, came, lost)
+
+
+async def _asked(model: Model, context: ExecutionContext) -> Turn:
+    """The turn of another model than the run's, held to the same."""
+    request = context.request
+    if request is None:
+        raise ModelError("there is nothing to ask")
+    try:
+        return _whole_turn(await model.execute_turn(request, context))
+    except (*_ITS_OWN, ModelError):
+        raise
+    # The host's code, as above.
+    except BaseException as error:
+        raise _failed_adapter(error, context.run) from error
+
+
+def _failed_adapter(error: BaseException, run: str) -> ModelError:
+    """Only the type: the text of a foreign error can hold a key, and this one is stored."""
+    log_fault("the model's adapter", error, run=run)
+    return ModelError(f"the model's adapter failed ({type(error).__name__})")
+
+
+def _whole_turn(turn: object) -> Turn:
+    if not isinstance(turn, Turn):
+        raise ModelError("the runtime's agent:execute-turn did not return a turn")
+    fault = turn_fault(turn)
+    if fault is not None:
+        raise ModelError(f"the model's adapter answered badly: {fault}")
+    return turn
 
 
 def _unasked(lost: Outcome | None) -> ToolOutput:

@@ -152,6 +152,18 @@ def test_the_count_evicts_what_was_used_last_longest_ago(tmp_path: Path) -> None
     assert [True, False, True, True, True] == [cache.find(n) is not None for n in "abcde"]
 
 
+def test_order_of_use_does_not_depend_on_the_clock(tmp_path: Path) -> None:
+    """A clock that stands still, or goes back, evicts what was used last longest ago all the same."""
+    clock = Clock()
+    cache = open_cache(tmp_path, clock)
+    for name in "abcdefgh":
+        cache.keep(name, name.encode())
+        cache.find("a")
+        clock.now -= 1
+
+    assert "afgh" == "".join(name for name in "abcdefgh" if cache.find(name))
+
+
 def test_the_size_evicts_as_few_as_can_be(tmp_path: Path) -> None:
     """100 bytes hold two of 40; the third takes the place of the first."""
     clock = Clock()
