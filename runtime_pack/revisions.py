@@ -15,7 +15,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -105,6 +105,23 @@ class DirectoryRevisionStore:
         except (OSError, UnicodeDecodeError, StateRefused):
             return None
         return text
+
+    def forget(self, revisions: Iterable[str]) -> int:
+        """Delete texts; how many were there.
+
+        Raises:
+            OSError: one could not be deleted, or the lock was not to be had within three seconds.
+        """
+        named = [match[1] for match in map(_ID.match, revisions) if match is not None]
+        if not named or not self.path.is_dir():
+            return 0
+        count = 0
+        with self._locked():
+            for name in named:
+                with contextlib.suppress(FileNotFoundError):
+                    (self.path / name).unlink()
+                    count += 1
+        return count
 
     def __len__(self) -> int:
         """How many texts are kept."""

@@ -29,6 +29,7 @@ from runtime_pack.errors import (
     CallCode,
     ContractError,
     RunAmbiguous,
+    RunBusy,
     RunNotFound,
     StateRefused,
     StopCode,
@@ -82,6 +83,7 @@ __all__ = (
     "cancel",
     "cancel_all",
     "decide",
+    "delete",
     "deny",
     "edit",
     "find_run",
@@ -89,6 +91,7 @@ __all__ = (
     "list_runs",
     "open_store",
     "resume",
+    "revisions_read",
     "show_run",
 )
 
@@ -118,6 +121,11 @@ _STATUS: Final[Mapping[OutcomeKind, RunStatus]] = {
 }
 
 
+_OVER: Final = frozenset(
+    {RunStatus.COMPLETED, RunStatus.CANCELLED, RunStatus.ERROR, RunStatus.DAMAGED}
+)
+
+
 @frozen(kw_only=True)
 class RunSummary:
     """A run as a list shows it.
@@ -142,6 +150,11 @@ class RunSummary:
     saved_at: datetime | None = None
     cancel: str | None = None
     problem: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can follow. Of a damaged run nothing can, either."""
+        return self.status in _OVER
 
     def to_json(self) -> dict[str, Json]:
         """For machines."""
@@ -473,6 +486,19 @@ async def call_arguments(store: SharedRunStore, run_id: str) -> dict[str, Mappin
     return {digest_arguments(each): each for each in asked if isinstance(each, Mapping)}
 
 
+async def revisions_read(store: SharedRunStore, run_id: str) -> frozenset[str]:
+    """The digests of the texts that a run has read and could cite.
+
+    Raises:
+        RunNotFound: there is none of this id.
+        StateRefused: its seal, or that of a letter to it, does not match.
+        StoreError: the store could not be read.
+    """
+    known = await _opened(store, run_id)
+    cited = (each for record in known.held.steps for each in record.citations)
+    return frozenset(each["revisionId"] for each in cited if "revisionId" in each)
+
+
 # ── deciding ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -746,6 +772,41 @@ def _cancelled(result: LoopResult) -> CancelReply:
         return CancelReply(run_id=result.run_id, status=CancelStatus.REQUESTED, message=text)
     status = CancelStatus.OVER if result.kind is OutcomeKind.COMPLETED else CancelStatus.FAILED
     return CancelReply(run_id=result.run_id, status=status, message=told or str(result.kind))
+
+
+async def delete(
+    store: SharedRunStore, run_id: str, *, unfinished: bool = False
+) -> tuple[str, ...]:
+    """Forget a run with its history and letters, and the runs below it.
+
+    A damaged run is deleted as one that is over.
+
+    Args:
+        store: where the run is saved.
+        run_id: which run.
+        unfinished: delete it also when it waits, or could be taken up.
+
+    Returns:
+        The ids of what was deleted: the run's, then those of its sub-runs.
+
+    Raises:
+        ContractError: it is not over, and *unfinished* was not given.
+        RunBusy: it is being driven.
+        RunNotFound: there is no such run.
+        StoreError: it could not be deleted.
+    """
+    summary = await _summary(store, run_id)
+    if summary is None:
+        raise RunNotFound(run_id)
+    if summary.status is RunStatus.RUNNING:
+        raise RunBusy(run_id)
+    if not summary.is_over and not unfinished:
+        raise ContractError("delete", f"run {run_id} is {summary.status}: cancel it first")
+    below = [name for name in await store.list_ids() if is_sub_run_id(name, run_id)]
+    # First what could be taken up by nobody once its parent is gone.
+    for name in (*below, run_id):
+        await store.delete(name)
+    return (run_id, *below)
 
 
 async def ask_to_end(

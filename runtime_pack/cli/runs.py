@@ -15,6 +15,7 @@ from rich.console import Console
 
 from runtime_pack import runs
 from runtime_pack.approvals import Decision, DecisionRefused, Remember, Verdict
+from runtime_pack.cli import _runs_delete
 from runtime_pack.cli._advice import grant_advice, runs_advice
 from runtime_pack.cli._people import who
 from runtime_pack.cli._runs_show import show_details, show_summaries, without_secrets
@@ -486,6 +487,9 @@ def end_runs(
         text = f"not ended here ({error}); it is asked to end by whoever drives it or takes it up"
         failed = CancelStatus.FAILED
         return tuple(CancelReply(run_id=name, status=failed, message=text) for name in asked)
+
+
+command.add_command(_runs_delete.command)
 
 
 # ── the folder ────────────────────────────────────────────────────────────────────────────────
