@@ -375,6 +375,29 @@ def test_a_child_that_the_host_cannot_make_has_not_run() -> None:
     assert office.run.sub_runs == {}
 
 
+def test_a_child_whose_maker_raises_has_not_run() -> None:
+    """Whatever it raises: the model is told that nothing was done, and what to look at."""
+    office = Office()
+
+    def broken(child: AgentTaskRun) -> SubAgent:
+        raise RuntimeError(child.id)
+
+    # The test stands in for the host, whose function it is.
+    office._make = broken  # type: ignore[method-assign]
+    result = asyncio.run(office.start())
+
+    body = json.loads(told(result)[0])
+    assert (body["code"], body["executed"], body["field"]) == ("TOOL_ERROR", "no", "make")
+    assert office.run.sub_runs == {}
+
+
+@pytest.mark.parametrize("allowlist", ["example.org", [5]])
+def test_a_list_for_a_child_is_a_list_of_entries(allowlist: Any) -> None:
+    """A text is a list of letters, none of which is a host."""
+    with pytest.raises(ContractError, match="is a list of entries"):
+        Office(allowlist=allowlist)._helper(create_agent_task_run(TaskContract()))
+
+
 # ── rules, lists, labels, log ─────────────────────────────────────────────────────────────────
 
 

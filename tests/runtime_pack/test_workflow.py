@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
+import attrs
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -231,6 +232,7 @@ class Desk:
         self.trust = options.pop("trust", "internal")
         self.frame = options.pop("frame", None)
         self.contract = options.pop("contract", {})
+        self.system, self.model = options.pop("system", None), options.pop("model", None)
 
     def make(self, one: Branch, run_id: str) -> BranchRun:
         how = self.how.get(one.name, "ok")
@@ -261,7 +263,12 @@ class Desk:
         base = create_agent_runtime(
             model=Worker(self, one.name), tools=[CatalogTool(spec=spec, handler=work)]
         )
-        return BranchRun(runtime=run.guard_runtime(base), tool_catalog=[spec])
+        return BranchRun(
+            runtime=run.guard_runtime(base),
+            tool_catalog=[spec],
+            system=self.system,
+            model=self.model,
+        )
 
     async def run(self, plan: Workflow, **options: Any) -> WorkflowResult:
         return await run_workflow(
@@ -281,6 +288,46 @@ def statuses(result: WorkflowResult) -> dict[str, str]:
 
 
 DIAMOND = Workflow([branch("a"), branch("b", "a"), branch("c", "a"), branch("d", "b", "c")])
+
+
+@pytest.mark.parametrize("number", [0, -1, True, 1.5, None])
+def test_how_many_branches_are_driven_at_a_time_is_a_number_from_1(number: Any) -> None:
+    """With none, a workflow would never end; nothing of it is stored."""
+    desk = Desk()
+
+    with pytest.raises(ContractError, match="max_parallel"):
+        asyncio.run(desk.run(DIAMOND, max_parallel=number))
+    with pytest.raises(RunNotFound):
+        asyncio.run(desk.records.load("w"))
+
+
+def test_a_branch_is_told_what_the_host_made_for_it() -> None:
+    """Its instructions stand before what it is asked, and it is asked of the model that was named."""
+    models: set[str | None] = set()
+
+    class Named(Worker):
+        async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
+            models.add(request.model)
+            said = [message.text for message in request.messages[:2]]
+            self.desk.asked[self.name] += said
+            return reply("done")
+
+    def make(one: Branch, run_id: str) -> BranchRun:
+        made = desk.make(one, run_id)
+        run = create_agent_task_run(TaskContract(), run_id=run_id)
+        base = create_agent_runtime(model=Named(desk, one.name))
+        return attrs.evolve(made, runtime=run.guard_runtime(base), tool_catalog=())
+
+    desk = Desk(system="be brief", model="small")
+    result = asyncio.run(
+        run_workflow(
+            Workflow([branch("a")]), make_run=make, records=desk.records, runs=desk.runs,
+            workflow_id="w", clock=desk.clock,
+        )
+    )  # fmt: skip
+
+    assert result.status is WorkflowStatus.COMPLETED
+    assert (desk.asked["a"], models) == (["be brief", "do a"], {"small"})
 
 
 def test_a_join_is_given_the_results_of_what_it_depends_on() -> None:

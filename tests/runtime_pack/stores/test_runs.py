@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import attrs
 import orjson
@@ -18,6 +19,7 @@ from runtime_pack import (
     AuditLog,
     Cancelled,
     Completed,
+    ContractError,
     Decision,
     DirectoryRunStore,
     ExecutionContext,
@@ -40,7 +42,7 @@ from runtime_pack import (
 from runtime_pack.errors import CallCode, RunAmbiguous, RunNotFound, StateRefused
 from runtime_pack.letters import CANCEL_KEY, decision_key, open_letters, seal_letter
 from runtime_pack.messages import Json
-from runtime_pack.state import open_head
+from runtime_pack.state import chain_rows, open_head, seal_head
 from runtime_pack.testing import (
     MovableClock,
     Rehearsal,
@@ -450,6 +452,61 @@ def test_a_suspended_run_and_one_out_of_budget_are_cancelled(store: SharedRunSto
             assert isinstance(suspended, Suspended)
             assert (await runs.cancel(store, suspended.run_id, by="ann")).status == "cancelled"
             assert isinstance(await spent.go_on(suspended), Cancelled)
+
+    asyncio.run(scenario())
+
+
+def test_a_decision_that_a_drive_was_faster_than_is_told_what_stands() -> None:
+    """The letter was left, and nobody will read it: whoever left it is told so."""
+
+    class Overtaken(MemoryRunStore):
+        async def post(self, run_id: str, key: str, body: bytes) -> bytes:
+            await there.go_on(waiting, reply(), decisions=[denied])
+            return await super().post(run_id, key, body)
+
+    store = Overtaken(SEAL)
+    there = stage(store)
+    waiting = asyncio.run(there.play(BATCH))
+    (request,) = waiting.requests
+    denied = word(request.request_id, Verdict.DENY, "bob")
+
+    told = asyncio.run(runs.decide(store, waiting.run_id, word(request.request_id)))
+
+    assert (told.code, there.shelf.ran["t:gate"]) == (StopCode.APPROVAL_CONFLICT, 0)
+    assert told.decision is not None
+    assert told.decision.decided_by == "bob"
+
+
+def test_a_run_that_is_sealed_and_of_no_form_is_damaged() -> None:
+    """As one of another version would be: it is listed as such, and nothing is made of it."""
+    store = MemoryRunStore(SEAL)
+    waiting = asyncio.run(stage(store).play(BATCH))
+
+    async def scenario() -> None:
+        saved = await store.load(waiting.run_id)
+        head: dict[str, Any] = dict(open_head(saved, SEAL))
+        row = b'{"message":{"role":"nobody"}}'
+        head["rows"], head["revision"] = head["rows"] + 1, saved.revision + 1
+        head["rows_sha256"] = chain_rows(head["rows_sha256"], (row,))
+        await store.commit(
+            waiting.run_id, expected=saved.revision, head=seal_head(head, SEAL), rows=(row,)
+        )
+        with pytest.raises(StateRefused, match="cannot be read"):
+            await runs.show_run(store, waiting.run_id)
+        (listed,) = await runs.list_runs(store)
+        assert listed.status is runs.RunStatus.DAMAGED
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_left_for_a_run_that_is_over(store: SharedRunStore) -> None:
+    """A grant would wait for a drive that never comes."""
+
+    async def scenario() -> None:
+        over = await stage(store).play(reply("done"))
+        with pytest.raises(ContractError, match="is over"):
+            await runs.grant(store, over.run_id, "steps", 5, granted_by="ann", reason="more")
+        assert (await runs.show_run(store, over.run_id)).grants == ()
 
     asyncio.run(scenario())
 
