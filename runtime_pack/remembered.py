@@ -209,8 +209,8 @@ class Memory:
         self._rules: dict[str, RememberedRule] = {}
 
     def __bool__(self) -> bool:
-        # With a run above, whatever is known there may be asked for.
-        return bool(self._denied or self._rules or self._doubts or self._above is not None)
+        # What is known in the run above may be asked for here.
+        return bool(self._denied or self._rules or self._doubts or self._above)
 
     # ── doubts ────────────────────────────────────────────────────────────────────────────────
 
