@@ -39,7 +39,9 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "events": "runtime_pack.cli.events",
     "explain-url": "runtime_pack.cli.explain",
     "review": "runtime_pack.cli.review",
+    "read": "runtime_pack.cli.read",
     "runs": "runtime_pack.cli.runs",
+    "search": "runtime_pack.cli.search",
     "policy": "runtime_pack.cli.policy",
     "verify": "runtime_pack.cli.verify",
 }

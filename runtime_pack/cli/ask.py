@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import shlex
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import cattrs
@@ -30,6 +28,7 @@ from runtime_pack.cli._given import FILE
 from runtime_pack.cli._interrupts import INTERRUPTED, Interrupts, run_interruptibly
 from runtime_pack.cli._people import answer_all, ask_person, can_ask
 from runtime_pack.cli._progress import Telling
+from runtime_pack.cli._provider import load_provider
 from runtime_pack.cli._runs import EXIT_CODES, Driven, drive
 from runtime_pack.cli._show import result_json, show_answer, show_budgets, show_steps
 from runtime_pack.cli._state import StateFolder, open_state, state_option
@@ -519,7 +518,7 @@ class _Asked:
     async def _source(self) -> AsyncIterator[tuple[WebSearchProvider, tuple[str, ...], int]]:
         """The provider, the allowlist and the port of the pages (0 without a corpus)."""
         if self.spec.provider is not None:
-            provider = _load_provider(self.spec.provider)
+            provider = load_provider(self.spec.provider)
             if not self.spec.allow:
                 key = "--allow" if self.spec.policy is None else "entries in allow"
                 note(f"note: without {key} every page read is denied")
@@ -583,23 +582,3 @@ class _Asked:
 def _is_spent(result: LoopResult) -> bool:
     """Whether a budget of the run is used up: it stays so, and there is nothing to take up."""
     return result.stop is not None and result.stop.code == StopCode.BUDGET_EXHAUSTED
-
-
-def _load_provider(name: str) -> WebSearchProvider:
-    """The provider that MODULE:FACTORY makes."""
-    module, _, factory = name.partition(":")
-    if not module or not factory:
-        text = f"write MODULE:FACTORY, for example {module or 'myprov'}:make"
-        raise click.BadParameter(text, param_hint="--provider")
-    # The installed command does not look where it was called; its own modules go first.
-    sys.path.append(str(Path.cwd()))
-    try:
-        made: Any = getattr(importlib.import_module(module), factory)()
-    # The host's code: whatever it raises, the command says which provider failed.
-    except Exception as error:
-        text = f"{name} could not be made into a provider ({type(error).__name__}: {error})"
-        raise click.BadParameter(text, param_hint="--provider") from error
-    if not callable(getattr(made, "search", None)):
-        raise click.BadParameter(f"what {name} makes has no search", param_hint="--provider")
-    provider: WebSearchProvider = made
-    return provider
