@@ -567,28 +567,8 @@ class Judge:
         begun = self._let_go(call.step)
         if begun:
             output = begun_before(output)
-        run.ledger.refused += 1
-        if short is not None and call.step.startswith("t"):
-            # It stops the run by itself: whoever grants more does not grant it to be stopped for this.
-            run.ledger.unaffordable += 1
-        if output.code in _DENIALS:
-            run.ledger.denials += 1
-        unread = None if call.fault is None else call.raw
-        record = StepRecord(
-            step=call.step,
-            tool=call.call.name,
-            call_id=call.call.id,
-            admitted=begun > 0,
-            executed=Executed.UNKNOWN if begun else Executed.NO,
-            ok=output.ok,
-            code=str(output.code),
-            args_sha256=digest_arguments(call.arguments) if unread is None else digest_text(unread),
-            label=run.label,
-            raw=None if unread is None else clean_text(unread),
-            # The drive that started it may have recorded an end of its own, under its own name.
-            attempt=begun + 1,
-            rules=tuple(str(rule.code) for rule in rules),
-        )
+        self._count(call, output, short)
+        record = self._record(call, output, begun, rules)
         run.steps.append(record)
         if rules:
             self._tell_rules(call, rules, record.key)
@@ -607,6 +587,37 @@ class Judge:
         if run.observer is not None:
             run.observer.call_refused(call.step, call.call, output)
         return refused
+
+    def _count(self, call: IngestedCall, output: ToolOutput, short: Shortfall | None) -> None:
+        """One more refused call in the ledger."""
+        ledger = self._run.ledger
+        ledger.refused += 1
+        if short is not None and call.step.startswith("t"):
+            # It stops the run by itself: whoever grants more does not grant it to be stopped for this.
+            ledger.unaffordable += 1
+        if output.code in _DENIALS:
+            ledger.denials += 1
+
+    def _record(
+        self, call: IngestedCall, output: ToolOutput, begun: int, rules: Sequence[BrokenRule]
+    ) -> StepRecord:
+        """The record of a refused call; the raw text of one that could not be read is in it."""
+        unread = None if call.fault is None else call.raw
+        return StepRecord(
+            step=call.step,
+            tool=call.call.name,
+            call_id=call.call.id,
+            admitted=begun > 0,
+            executed=Executed.UNKNOWN if begun else Executed.NO,
+            ok=output.ok,
+            code=str(output.code),
+            args_sha256=digest_arguments(call.arguments) if unread is None else digest_text(unread),
+            label=self._run.label,
+            raw=None if unread is None else clean_text(unread),
+            # The drive that started it may have recorded an end of its own, under its own name.
+            attempt=begun + 1,
+            rules=tuple(str(rule.code) for rule in rules),
+        )
 
     def _tell_rules(self, call: IngestedCall, rules: Sequence[BrokenRule], key: str) -> None:
         """The label rules that deny a call, in the log.

@@ -356,6 +356,12 @@ class TaskRun:
         # How a tool asks the model something; set by the runtime that takes the run's turns.
         self.aside: Aside | None = None
         self._begin_records()
+        self._hold_to(contract)
+        self._stand_alone()
+        self._stand_still()
+
+    def _hold_to(self, contract: TaskContract) -> None:
+        """What the contract says beside its budgets: refused calls, lists, the policy."""
         self._refused_limit = contract.refused_limit
         # Twice the steps, those that are granted later included, unless a number was named.
         self._refused_follows = contract.max_refused is None
@@ -367,8 +373,6 @@ class TaskRun:
         self.sub_lists: tuple[tuple[str, tuple[str, ...]], ...] = ()
         self.policy_sha256 = contract.policy_sha256
         self.policy = None if contract.policy is None else contract.policy.to_json()
-        self._stand_alone()
-        self._stand_still()
 
     def _begin_records(self) -> None:
         """What a run knows of what has happened in it: nothing yet."""

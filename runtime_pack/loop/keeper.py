@@ -240,14 +240,27 @@ class Keeper:
             AttributeError, KeyError, TypeError, ValueError: a part of the head is not of its form.
             ContractError: answers of the saved run are checked, and here is no check.
         """
+        _hold_to_check(self.run.output_check, head)
+        self._be(saved, head)
+        self._take_account(head, held)
+        self._take_records(head, held)
+        self._take_history(held)
+        self._take_knowledge(head, held)
+        self._take_place(saved, head)
+
+    def _be(self, saved: SavedRun, head: Mapping[str, Any]) -> None:
+        """Whose run it is, and what its context holds."""
         run = self.run
-        _hold_to_check(run.output_check, head)
         run.id = saved.run_id
         run.task, run.turn = str(head["task"]), max(run.turn, int(head["turn"]))
         run.label = join(run.label, parse_label(head["label"]))
         if run.identity is None and head.get("identity"):
             run.identify(RunIdentity.from_json(head["identity"]))
         self.parent = head.get("parent", self.parent)
+
+    def _take_account(self, head: Mapping[str, Any], held: Taken) -> None:
+        """What was used and reserved, and every limit as it was granted or lowered."""
+        run = self.run
         self.currency = head.get("currency") or self.currency
         self._granted = head["ledger"].get("granted", self._granted)
         run.ledger.restore(without_grants(head["ledger"], held.grants))
@@ -258,6 +271,10 @@ class Keeper:
         run.measure()
         # A run that an earlier version saved does not name them.
         run.lower_refusals(head.get("refusals") or {})
+
+    def _take_records(self, head: Mapping[str, Any], held: Taken) -> None:
+        """What has happened, and what is open."""
+        run = self.run
         run.held.clear()
         open_ones = head.get("sub_runs") or {}
         run.sub_runs = {str(step): SubRun.from_json(sub) for step, sub in open_ones.items()}
@@ -265,18 +282,31 @@ class Keeper:
         run.steps[:], self._steps_saved = held.steps, len(held.steps)
         run.burned.update(held.burned)
         self._burned_saved = set(held.burned)
+        self.begun = {str(step): int(n) for step, n in head["begun"].items()}
+        # What was started was paid for, and stays so; the others are given back what they reserved.
+        costs, again = read_counts(head.get("step_costs", {})), set(head.get("to_rerun") or ())
+        run.step_costs = {
+            step: cost for step, cost in costs.items() if step not in self.begun or step in again
+        }
+
+    def _take_history(self, held: Taken) -> None:
+        """What was said, and what of it a model is shown."""
+        run = self.run
         self.messages, self.results, self.resolved = held.messages, held.results, held.resolved
         self.shown, self.compaction = self.messages, held.compaction
         if held.compaction is not None:
             self.shown = shown(self.messages, held.compaction)
-        results = dict(held.results)
         for message in held.messages:
             self._take(message)
             run.flow.note(message, own=not run.depth)
             run.heed(_said(message))
-            if isinstance(message, ToolMessage):
-                results[message.call_id] = message
+
+    def _take_knowledge(self, head: Mapping[str, Any], held: Taken) -> None:
+        """What the history does not say of itself: checks passed, circles, addresses, memory."""
+        run = self.run
         self.checked = int(head.get("input_checked", 0))
+        told = (message for message in held.messages if isinstance(message, ToolMessage))
+        results = held.results | {message.call_id: message for message in told}
         run.repeats.restore(head.get("repeats") or (), results)
         if "flow" in head:
             run.flow.restore(head["flow"])
@@ -286,14 +316,11 @@ class Keeper:
             run.asked_under = parse_label(head["asked_under"])
         if "memory" in head:
             run.memory.restore(head["memory"])
+
+    def _take_place(self, saved: SavedRun, head: Mapping[str, Any]) -> None:
+        """Where the next rows go."""
         self.revision, self._row_count = saved.revision, len(saved.rows)
         self._chain = str(head["rows_sha256"])
-        self.begun = {str(step): int(n) for step, n in head["begun"].items()}
-        # What was started was paid for, and stays so; the others are given back what they reserved.
-        costs, again = read_counts(head.get("step_costs", {})), set(head.get("to_rerun") or ())
-        run.step_costs = {
-            step: cost for step, cost in costs.items() if step not in self.begun or step in again
-        }
 
     # ── keeping ───────────────────────────────────────────────────────────────────────────────
 
