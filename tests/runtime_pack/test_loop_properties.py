@@ -38,7 +38,7 @@ from runtime_pack import (
     Verdict,
 )
 from runtime_pack.catalog import Effects
-from runtime_pack.errors import RunNotFound
+from runtime_pack.errors import CallCode, RunNotFound
 from runtime_pack.labels import join
 from runtime_pack.messages import FinishReason, Json, ToolCall, TurnStatus, Usage
 from runtime_pack.testing import (
@@ -249,6 +249,10 @@ def check(made: World, result: LoopResult) -> None:
     assert made.faults == []
     if not isinstance(result, ApprovalRequired | Suspended):
         assert result.ledger.reserved == {}
+    if isinstance(result, LoopError):
+        assert result.stop is not None
+        assert result.stop.stage
+        assert result.stop.code in {*StopCode, *CallCode}
     assert "turns" not in result.ledger.reserved
     assert "wrap_up" not in result.ledger.reserved
 
