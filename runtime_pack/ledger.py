@@ -133,9 +133,13 @@ class Ledger:
         Raises:
             ValueError: nothing was reserved; settling twice is a fault of the caller.
         """
-        self._give_back(buckets)
+        reserved, used = self._reserved, self._used
         for bucket in buckets:
-            self._used[bucket] = self._used.get(bucket, 0) + 1
+            if reserved.get(bucket, 0) < 1:
+                raise ValueError(f"nothing is reserved in {bucket}")
+        for bucket in buckets:
+            reserved[bucket] -= 1
+            used[bucket] = used.get(bucket, 0) + 1
 
     def release(self, *buckets: str) -> None:
         """Give reservations back unused.

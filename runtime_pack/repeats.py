@@ -104,6 +104,11 @@ class Repeats:
 
         *burned* are the nonces in which two texts may differ and be the same.
         """
+        for seen in self._window:
+            if seen.fingerprint == fingerprint:
+                break
+        else:
+            return None
         earlier = [seen for seen in self._window if seen.fingerprint == fingerprint]
         if earlier and _response(earlier[-1].step) == _response(step):
             return earlier[-1].recorded if earlier[-1].answered else None
@@ -144,7 +149,10 @@ class Repeats:
         for seen in self._window:
             if seen.fingerprint == fingerprint and _response(seen.step) == _response(step):
                 return
-        self._remember(Seen(fingerprint, step, call_id))
+        window = self._window
+        window.append(Seen(fingerprint, step, call_id))
+        if len(window) > WINDOW:
+            del window[0]
 
     def _remember(self, seen: Seen) -> None:
         self._window.append(seen)

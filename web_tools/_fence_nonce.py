@@ -78,10 +78,14 @@ class NonceBook:
                 raise NonceSourceFailed(
                     f"not 32 lower-case hexadecimal digits: {len(nonce)} characters"
                 )
-            if nonce in self.burned or (runs and any(nonce in run for run in runs)):
+            if nonce in self.burned:
                 continue
-            self.burned.add(nonce)
-            return nonce
+            for run in runs:
+                if nonce in run:
+                    break
+            else:
+                self.burned.add(nonce)
+                return nonce
         raise NonceSourceFailed(f"{_MAX_DRAWS} drawn values were all in use")
 
     def found_in(self, runs: Iterable[str]) -> tuple[str, ...]:

@@ -10,14 +10,15 @@ it answers afterwards is not heard, and after a grace it is left behind.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
+from types import CoroutineType
 from typing import Any, Final, TypeVar
 
 from runtime_pack.errors import AuditError, EmitterError
 from runtime_pack.events import Event
 from runtime_pack.fault_log import log_fault
-from runtime_pack.guard.eager import ended_well
-from runtime_pack.guard.task_run import GRACE_SECONDS, Scope, TaskRun
+from runtime_pack.guard.eager import plain_result, started
+from runtime_pack.guard.task_run import GRACE_SECONDS, Scope, TaskRun, awaited
 from runtime_pack.machine import Outcome, OutcomeKind, Refused, budget_stop
 from runtime_pack.threads import LEFT, CancelledBefore
 
@@ -77,7 +78,13 @@ async def bounded(
     loop, stops = asyncio.get_running_loop(), run.stops
     ends = None if seconds is None else loop.time() + seconds
     scope = Scope(loop, patient=patient, idle=idle)
-    task = scope.begin(work)
+    # Their own type first: asking an abstract class is slow.
+    own = work if type(work) is CoroutineType or isinstance(work, Coroutine) else awaited(work)
+    task = started(loop, scope.to_its_end(own))
+    ended = plain_result(task)
+    if ended is not None:
+        return ended[0]
+    scope.take(task, own)
     if scope.over is not None:
         run.watch(scope, stops)
         try:
@@ -89,8 +96,9 @@ async def bounded(
             raise
         finally:
             run.forget(scope)
-    if not scope.stopped and ended_well(task):
-        return task.result()
+    ended = None if scope.stopped else plain_result(task)
+    if ended is not None:
+        return ended[0]
     if not task.done():
         run.abandon(task)
         told = LEFT.get()

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ("ended_well", "started")
+__all__ = ("plain_result", "started")
 
 _T = TypeVar("_T")
 
@@ -30,14 +30,18 @@ def started(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T]) -> a
     return _eager(loop, work)
 
 
+def _is_well(task: asyncio.Task[Any]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
 if TYPE_CHECKING:
 
     def _eager(
         loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T]
     ) -> asyncio.Task[_T]: ...
 
-    def ended_well(task: asyncio.Task[Any]) -> bool:
-        """Whether the task is done and has a result."""
+    def plain_result(task: asyncio.Task[_T]) -> tuple[_T] | None:
+        """The result of the task, by itself in a tuple; None if it is not done, or has none."""
         ...
 
 elif sys.version_info >= (3, 12):
@@ -46,15 +50,15 @@ elif sys.version_info >= (3, 12):
         return asyncio.Task(work, loop=loop, eager_start=True)
 
     # As above.
-    def ended_well(task: asyncio.Task[Any]) -> bool:  # noqa: D103
-        return task.done() and not task.cancelled() and task.exception() is None
+    def plain_result(task: asyncio.Task[_T]) -> tuple[_T] | None:  # noqa: D103
+        return (task.result(),) if _is_well(task) else None
 
 else:
     # Python 3.11 has no `eager_start`. Its task in Python is complete, and gets no changes any
     # more; the three functions are those that asyncio documents for tasks of one's own.
     from asyncio.format_helpers import extract_stack
     from asyncio.futures import _FINISHED
-    from asyncio.tasks import _enter_task, _leave_task, _PyTask, _register_task
+    from asyncio.tasks import _current_tasks, _enter_task, _leave_task, _PyTask, _register_task
     from types import SimpleNamespace
 
     class _Eager(_PyTask):
@@ -62,31 +66,23 @@ else:
         _num_cancels_requested = 0
         _must_cancel = False
         _fut_waiter = None
-        # It has ended in its first step, with a result and nobody to tell.
-        is_plain = False
+        # The result, by itself in a tuple, of what ended in its first step with nobody to tell.
+        given = None
 
-        # Not that of the task: it would leave the first step to the loop.
         def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T]) -> None:
-            self._loop, self._callbacks = loop, []
-            self._coro = work
-            self._context = contextvars.copy_context()
-
-        def __del__(self) -> None:
-            if not self.is_plain:
-                super().__del__()
-
-        def begin(self) -> None:
             """Take the first step; its own of the task is for all that does not end well in it."""
-            loop = self._loop
-            outer = asyncio.current_task(loop)
+            # The task's own beginning would leave the first step to the loop.
+            self._loop, self._coro, self._callbacks = loop, work, []
+            context = self._context = contextvars.copy_context()
+            outer = _current_tasks.get(loop)
             if outer is not None:
                 _leave_task(loop, outer)
             _enter_task(loop, self)
             try:
-                given, raised = self._context.run(self._coro.send, None), None
+                given, raised = context.run(work.send, None), None
             except StopIteration as end:
                 if not self._must_cancel and not self._callbacks:
-                    self._result, self._state, self.is_plain = end.value, _FINISHED, True
+                    self._result, self._state, self.given = end.value, _FINISHED, (end.value,)
                     return
                 given, raised = None, end
             # Whatever it is, the task makes of it what a task does.
@@ -97,6 +93,10 @@ else:
                 if outer is not None:
                     _enter_task(loop, outer)
             self._take_step(given, raised)
+
+        def __del__(self) -> None:
+            if self.given is None:
+                super().__del__()
 
         def _take_step(self, given: object, raised: BaseException | None) -> None:
             """Let the task take the step that the work has taken, and find what came of it."""
@@ -116,7 +116,7 @@ else:
             self._coro = SimpleNamespace(send=send)
             if cancels:
                 self._must_cancel = False
-            outer = asyncio.current_task(loop)
+            outer = _current_tasks.get(loop)
             if outer is not None:
                 _leave_task(loop, outer)
             try:
@@ -131,13 +131,10 @@ else:
             """Where it was made, for what a loop in debug mode says of a task."""
             self._source_traceback = extract_stack(inspect.currentframe())
 
-    def _eager(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        task = _Eager(loop, work)
-        task.begin()
-        return task
+    _eager = _Eager
 
     # As above.
-    def ended_well(task: asyncio.Task[Any]) -> bool:  # noqa: D103
-        if type(task) is _Eager and task.is_plain:
-            return True
-        return task.done() and not task.cancelled() and task.exception() is None
+    def plain_result(task: asyncio.Task[_T]) -> tuple[_T] | None:  # noqa: D103
+        if type(task) is _Eager and task.given is not None:
+            return task.given
+        return (task.result(),) if _is_well(task) else None

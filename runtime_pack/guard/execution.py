@@ -143,7 +143,7 @@ def call_context(
         call_id=call.id,
         label=run.label,
         allowlists=run.allowlists,
-        burned=run.burned,
+        burned=run.flow.burned,
         record=Recorder(run, step),
         hop=run.hop,
         aside=run.aside,
@@ -411,7 +411,7 @@ class Execution:
         # Our own words about an output that is none need no fence.
         framed = output is _NO_OUTPUT or (output.framed and self._frames(spec.name))
         if not framed and label.integrity is Integrity.EXTERNAL:
-            text = clean_text(run.frame(text, source=f"tool:{spec.name}", burned=run.burned))
+            text = clean_text(run.frame(text, source=f"tool:{spec.name}", burned=run.flow.burned))
             framed = True
         if label is output.label and text is output.text and framed is output.framed:
             return output

@@ -368,7 +368,7 @@ class Judge:
             if spec.cosmetic
             else fingerprint(spec.name, digest)
         )
-        again = None if spec.poll else repeats.judge(asked, call.step, self._run.burned)
+        again = None if spec.poll else repeats.judge(asked, call.step, self._run.flow.burned)
         if again is None:
             repeats.note(asked, call.step, call.call.id)
         return again
@@ -411,7 +411,7 @@ class Judge:
         if output.label.integrity is not Integrity.EXTERNAL:
             return output
         run = self._run
-        text = clean_text(run.frame(output.text, source=f"tool:{name}", burned=run.burned))
+        text = clean_text(run.frame(output.text, source=f"tool:{name}", burned=run.flow.burned))
         return attrs.evolve(output, text=text, framed=True)
 
     async def _stricter(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
+from typing import Final
 
 import orjson
 
@@ -21,6 +22,10 @@ from runtime_pack.messages import Turn
 from runtime_pack.records import StepRecord, log_code, log_word
 
 __all__ = ("call_finished", "call_started", "turn_finished", "turn_started")
+
+
+# An id of so many letters and digits is a word by any rule; `log_word` knows the others.
+_SHORT: Final = 16
 
 
 @lru_cache(maxsize=1024)
@@ -65,7 +70,12 @@ def turn_finished(run: TaskRun, audit: AuditLog, record: StepRecord, turn: Turn 
     """
     step = record.step
     parts = _parts(run, step)
-    if parts is None or turn is None or record.code is not None or _has_spending(record):
+    if (
+        parts is None
+        or turn is None
+        or record.code is not None
+        or (record.cost or record.estimated or record.cached_input_tokens)
+    ):
         entry = records.turn_finished(run.subject(step), record, turn)
         audit.take(run.under_policy(entry), run.beside)
         return
@@ -108,7 +118,11 @@ def call_finished(run: TaskRun, audit: AuditLog, record: StepRecord, output: Too
     """
     step = record.step
     parts = _parts(run, step)
-    if parts is None or output.fences or _has_spending(record):
+    if (
+        parts is None
+        or output.fences
+        or (record.cost or record.estimated or record.cached_input_tokens)
+    ):
         subject = run.subject(step, record.call_id)
         entry = records.step_finished(subject, record, output)
         audit.take(run.under_policy(entry), run.beside)
@@ -133,8 +147,6 @@ def _of_call(parts: tuple[str, str], record: StepRecord) -> str:
     """The subject of a call; an empty id of a direct call does not stand in it."""
     if not record.call_id:
         return f"{{{parts[0]}{record.step}{parts[1]}"
-    return f'{{"call":"{log_word(record.call_id)}",{parts[0]}{record.step}{parts[1]}'
-
-
-def _has_spending(record: StepRecord) -> bool:
-    return bool(record.cost or record.estimated or record.cached_input_tokens)
+    call = record.call_id
+    word = call if len(call) <= _SHORT and call.isalnum() and call.isascii() else log_word(call)
+    return f'{{"call":"{word}",{parts[0]}{record.step}{parts[1]}'

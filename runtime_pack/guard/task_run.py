@@ -14,7 +14,6 @@ import secrets
 from collections.abc import Awaitable, Coroutine, Generator, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from types import CoroutineType
 from typing import Any, Final, Self, TypeVar
 
 import attrs
@@ -28,7 +27,6 @@ from runtime_pack.events import Entry, Event, EventType
 from runtime_pack.fault_log import log_fault
 from runtime_pack.flow import BrokenRule
 from runtime_pack.guard.clock import ClockFault, WatchedClock
-from runtime_pack.guard.eager import started
 from runtime_pack.guard.leftovers import Leftovers
 from runtime_pack.guard.meter import Meter
 from runtime_pack.guard.observer import Observer
@@ -72,7 +70,17 @@ from runtime_pack.remembered import Memory, RememberedRule
 from runtime_pack.repeats import Repeats, Seen
 from runtime_pack.seal import Seal
 
-__all__ = ("GRACE_SECONDS", "Held", "HostExit", "Mark", "TaskRun", "Told", "checked_id")
+__all__ = (
+    "GRACE_SECONDS",
+    "Held",
+    "HostExit",
+    "Mark",
+    "Scope",
+    "TaskRun",
+    "Told",
+    "awaited",
+    "checked_id",
+)
 
 _HELD: Final = Label(integrity=Integrity.USER, confidentiality=Confidentiality.SECRET)
 """What a text adds to a run that holds some of what was declared private, whoever wrote it."""
@@ -175,19 +183,14 @@ class Scope:
         self.deadline = math.inf
         self.stopped = False
 
-    def begin(self, work: Awaitable[_T]) -> asyncio.Task[_T]:
-        """Start the work in a task of its own; what need not wait is done when this returns."""
-        # Their own type first: asking an abstract class is slow.
-        own = work if type(work) is CoroutineType or isinstance(work, Coroutine) else _awaited(work)
-        self._work = own
-        task = started(self._loop, self._to_its_end(own))
-        self._task = task
+    def take(self, task: asyncio.Task[Any], work: Coroutine[Any, Any, Any]) -> None:
+        """The task of `to_its_end(work)`, after its first step: unless it is done, it is waited for."""
+        self._work, self._task = work, task
         if not task.done():
             self.over = self._loop.create_future()
             task.add_done_callback(self._ended)
-        return task
 
-    async def _to_its_end(self, work: Coroutine[Any, Any, _T]) -> _T:
+    async def to_its_end(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Wake who waits in the same turn of the event loop in which the work ends."""
         try:
             return await work
@@ -239,7 +242,8 @@ class Scope:
             self._handle.cancel()
 
 
-async def _awaited(work: Awaitable[_T]) -> _T:
+async def awaited(work: Awaitable[_T]) -> _T:
+    """What can be awaited, as a coroutine."""
     return await work
 
 

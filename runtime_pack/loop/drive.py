@@ -851,7 +851,8 @@ class Drive:
         if self.guarded.judge.asks_host:
             # The response is paid for: whatever becomes of the host's checks, it is not lost.
             await self._secure()
-        before = self.run.mark() if self.guarded.judge.asks_host else None
+        run = self.run
+        before = run.mark() if self.guarded.judge.asks_host else None
         admissions: list[Admission] = []
         most = self.guarded.max_batch
         for number, call in enumerate(calls, start=1):
@@ -865,10 +866,10 @@ class Drive:
             if not number % _JUDGED_AT_ONCE:
                 # Nothing above needs to wait: without this, nobody could stop a large batch.
                 await asyncio.sleep(0)
-        return Classified(admissions=tuple(admissions), misbehaving=self._is_misbehaving())
-
-    def _is_misbehaving(self) -> bool:
-        return bool(self.run.ledger.refused) and self.run.over_refused()
+        return Classified(
+            admissions=tuple(admissions),
+            misbehaving=bool(run.ledger.refused) and run.over_refused(),
+        )
 
     def _unjudged(
         self,
@@ -1014,10 +1015,13 @@ class Drive:
         return {step: task.result() for step, task in tasks.items()}
 
     def _executed(self, results: Mapping[str, ToolMessage]) -> ExecutedCalls:
-        if self.cut and not self.run.interrupt_resumable:
+        run = self.run
+        if self.cut and not run.interrupt_resumable:
             # A pause that a cancel overtook: what it cut will not be taken up.
             self._close_doubtful(self.cut & self.keeper.begun.keys())
-        return ExecutedCalls(results=results, misbehaving=self._is_misbehaving())
+        return ExecutedCalls(
+            results=results, misbehaving=bool(run.ledger.refused) and run.over_refused()
+        )
 
     def _announce(self, slot: Slot) -> None:
         self.keeper.begun[slot.step] = self.keeper.begun.get(slot.step, 0) + 1
