@@ -15,11 +15,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from reprlib import recursive_repr
-from typing import TYPE_CHECKING, Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
-__all__ = ("changing", "frozen", "inner")
+__all__ = ("NOTHING", "changing", "frozen", "inner", "without")
+
+_V = TypeVar("_V")
+
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+"""What a run has of things that most runs never have: one for all of them, where they wait by the thousand.
+
+Whoever adds to it puts a mapping of its own in its place.
+"""
+
+
+def without(mapping: Mapping[str, _V], key: str) -> Mapping[str, _V]:
+    """The mapping without that key, which need not be in it; `NOTHING` when nothing is left."""
+    if key not in mapping:
+        return mapping
+    return {name: mapping[name] for name in mapping if name != key} or NOTHING
 
 
 def _compared(value: Any) -> tuple[object, ...]:

@@ -20,6 +20,7 @@ from typing import Final
 
 import attrs
 
+from runtime_pack.inner import NOTHING, without
 from runtime_pack.ledger_limits import (
     COST,
     DURATION,
@@ -103,8 +104,8 @@ class Ledger:
         self._begun = 0.0
         self._deadline = math.inf
         self._end = math.inf
-        self._estimated: dict[str, int] = {}
-        self._overdrawn: dict[str, int] = {}
+        self._estimated: Mapping[str, int] = NOTHING
+        self._overdrawn: Mapping[str, int] = NOTHING
         self.attempts = 0
         self.cached_input_tokens = 0
         self.denials = 0
@@ -196,7 +197,7 @@ class Ledger:
         for bucket, amount in charged.items():
             self._used[bucket] = self._used.get(bucket, 0) + amount
             if spent is None:
-                self._estimated[bucket] = self._estimated.get(bucket, 0) + amount
+                self.guess({bucket: amount})
             elif amount > reserved.get(bucket, 0):
                 self._overdraw(bucket, amount - reserved.get(bucket, 0))
 
@@ -226,14 +227,15 @@ class Ledger:
             self._reserved[bucket] = self._reserved.get(bucket, 0) + amount
             guessed = self._estimated.get(bucket, 0) - amount
             if guessed > 0:
-                self._estimated[bucket] = guessed
+                self._estimated = {**self._estimated, bucket: guessed}
             else:
-                self._estimated.pop(bucket, None)
+                self._estimated = without(self._estimated, bucket)
 
     def guess(self, amounts: Mapping[str, int]) -> None:
         """Mark so much of what was charged as an estimate."""
-        for bucket, amount in amounts.items():
-            self._estimated[bucket] = self._estimated.get(bucket, 0) + amount
+        known = self._estimated
+        more = {bucket: known.get(bucket, 0) + amount for bucket, amount in amounts.items()}
+        self._estimated = {**known, **more}
 
     def over(self) -> Shortfall | None:
         """The first budget that a charge has passed; None when a raised limit covers it again."""
@@ -273,7 +275,8 @@ class Ledger:
     def _overdraw(self, bucket: str, excess: int) -> None:
         left = self.left(bucket)
         if left != UNLIMITED and left < 0:
-            self._overdrawn[bucket] = self._overdrawn.get(bucket, 0) + min(excess, -left)
+            over = self._overdrawn.get(bucket, 0) + min(excess, -left)
+            self._overdrawn = {**self._overdrawn, bucket: over}
 
     def excess(self, *buckets: str) -> Shortfall | None:
         """The first bucket that holds more than its limit: the limit was lowered since."""
@@ -424,8 +427,8 @@ class Ledger:
             count = taken.get(bucket, 0) + open_ones.get(bucket, 0)
             self._used[bucket] = max(self._used.get(bucket, 0), count)
         self._reserved = {}
-        _raise_to(self._estimated, guessed)
-        _raise_to(self._overdrawn, overdrawn)
+        self._estimated = _raised(self._estimated, guessed)
+        self._overdrawn = _raised(self._overdrawn, overdrawn)
         self._active = max(self._active, active)
         for name, count in counters.items():
             setattr(self, name, max(getattr(self, name), count))
@@ -434,7 +437,7 @@ class Ledger:
         left = self.left(VIOLATIONS)
         if left != UNLIMITED and left < 0:
             # They have happened, whatever is allowed by now.
-            self._overdrawn[VIOLATIONS] = -left
+            self._overdrawn = {**self._overdrawn, VIOLATIONS: -left}
         # Of a run that no token budget was kept for until now.
         reported = self.input_tokens + self.output_tokens
         if self.limit(TOKENS) != UNLIMITED:
@@ -475,7 +478,8 @@ class Ledger:
             self._limits = attrs.evolve(limits, counts={**limits.counts, **raised})
             left = self.left(bucket)
             if bucket in self._overdrawn and left != UNLIMITED:
-                self._overdrawn[bucket] = min(self._overdrawn[bucket], max(0, -left))
+                over = min(self._overdrawn[bucket], max(0, -left))
+                self._overdrawn = {**self._overdrawn, bucket: over}
 
     @property
     def limits(self) -> Limits:
@@ -496,9 +500,11 @@ def _sum(limit: Limit, amount: int) -> Limit:
     return UNLIMITED if limit == UNLIMITED else limit + amount
 
 
-def _raise_to(held: dict[str, int], found: Mapping[str, int]) -> None:
-    for bucket, count in found.items():
-        held[bucket] = max(held.get(bucket, 0), count)
+def _raised(held: Mapping[str, int], found: Mapping[str, int]) -> Mapping[str, int]:
+    """Of each bucket the higher count."""
+    if not found:
+        return held
+    return {**held, **{bucket: max(held.get(bucket, 0), count) for bucket, count in found.items()}}
 
 
 def _count(value: object) -> int:

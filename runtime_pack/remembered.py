@@ -15,7 +15,7 @@ import attrs
 import orjson
 
 from runtime_pack.approvals import ApprovalRequest, Remember, RememberScope, digest_arguments
-from runtime_pack.inner import frozen
+from runtime_pack.inner import NOTHING, frozen
 from runtime_pack.instants import instant_text
 from runtime_pack.labels import Label, at_most, parse_label
 from runtime_pack.ledger import UNLIMITED, Limit, parse_count
@@ -205,8 +205,8 @@ class Memory:
     def __init__(self, above: Memory | None = None) -> None:
         self._above = above
         self._doubts = _NO_DOUBTS
-        self._denied: dict[str, Denied] = {}
-        self._rules: dict[str, RememberedRule] = {}
+        self._denied: Mapping[str, Denied] = NOTHING
+        self._rules: Mapping[str, RememberedRule] = NOTHING
 
     def __bool__(self) -> bool:
         # What is known in the run above may be asked for here.
@@ -237,7 +237,8 @@ class Memory:
 
     def deny(self, fingerprint: str, denied: Denied) -> None:
         """A person said no. What was said first is what later calls are pointed to."""
-        self._denied.setdefault(fingerprint, denied)
+        if fingerprint not in self._denied:
+            self._denied = {**self._denied, fingerprint: denied}
         if self._above is not None:
             self._above.deny(fingerprint, attrs.evolve(denied, repeats=0, last=""))
 
@@ -256,13 +257,13 @@ class Memory:
         if denied is None or denied.last == response:
             return denied
         denied = attrs.evolve(denied, repeats=denied.repeats + 1, last=response)
-        self._denied[fingerprint] = denied
+        self._denied = {**self._denied, fingerprint: denied}
         return denied
 
     def forget_repeats(self) -> None:
         """A person has said something new: what was denied stays so, and is not held against it."""
-        for fingerprint, denied in self._denied.items():
-            self._denied[fingerprint] = attrs.evolve(denied, repeats=0)
+        known = self._denied.items()
+        self._denied = {name: attrs.evolve(denied, repeats=0) for name, denied in known}
 
     # ── approvals ─────────────────────────────────────────────────────────────────────────────
 
@@ -273,7 +274,7 @@ class Memory:
 
     def keep(self, rule: RememberedRule) -> None:
         """Remember an approval, or that it was used."""
-        self._rules[rule.rule_id] = rule
+        self._rules = {**self._rules, rule.rule_id: rule}
 
     def answers(self, asked: Asked) -> Iterable[RememberedRule]:
         """The remembered approvals that answer this, the oldest first."""
@@ -301,11 +302,11 @@ class Memory:
             AttributeError, KeyError, TypeError, ValueError: not of that form.
         """
         self.doubt(*(str(name) for name in saved.get("doubts", ())))
-        self._denied = {}
+        self._denied = NOTHING
         for name, value in saved["denied"].items():
             self.deny(str(name), Denied(**value))
         for rule in [RememberedRule.from_json(value) for value in saved["rules"]]:
             given = self._rules.get(rule.rule_id)
             # Other runs of the task may have used it since: what was used up stays so.
             if given is None or given.uses < rule.uses:
-                self._rules[rule.rule_id] = rule
+                self.keep(rule)

@@ -22,7 +22,7 @@ from runtime_pack.errors import CallCode, ContractError, RunNotFound
 from runtime_pack.guard import AgentTaskRun, GuardedRuntime, create_agent_task_run
 from runtime_pack.guard.execution import exhausted
 from runtime_pack.guard.sub_runs import CallWaits, SubRun, sub_run_id
-from runtime_pack.inner import frozen
+from runtime_pack.inner import frozen, without
 from runtime_pack.labels import Integrity
 from runtime_pack.ledger import Ledger, Limits, Shortfall, read_counts
 from runtime_pack.ledger_carve import ChildLedger, adopt_child, carve, ungranted
@@ -184,7 +184,8 @@ class _Starter:
             return exhausted(ledger)
         earlier = parent.sub_runs.get(step)
         granted = ledger.view(parent.clock.monotonic()).granted
-        parent.sub_runs[step] = SubRun(run_id=child_id, granted=granted)
+        known = SubRun(run_id=child_id, granted=granted)
+        parent.sub_runs = {**parent.sub_runs, step: known}
         is_open = False
         try:
             try:
@@ -197,7 +198,7 @@ class _Starter:
             is_open = bool(result.requests) and self.store is not None
             if is_open:
                 waiting = SubRun(run_id=child_id, granted=granted, requests=result.requests)
-                parent.sub_runs[step] = waiting
+                parent.sub_runs = {**parent.sub_runs, step: waiting}
                 raise CallWaits
             return _output(result, child)
         except asyncio.CancelledError:
@@ -206,7 +207,7 @@ class _Starter:
             raise
         finally:
             if not is_open:
-                parent.sub_runs.pop(step, None)
+                parent.sub_runs = without(parent.sub_runs, step)
                 ledger.close(parent.clock.monotonic())
 
     async def _saved(self, child_id: str) -> Mapping[str, Any] | None:
@@ -330,7 +331,11 @@ class _Starter:
         """What was brought to the parent about requests of this child."""
         asked = [] if earlier is None else [request.request_id for request in earlier.requests]
         brought = self.parent.brought
-        return [brought.pop(request_id) for request_id in asked if request_id in brought]
+        words = [brought[request_id] for request_id in asked if request_id in brought]
+        for request_id in asked:
+            brought = without(brought, request_id)
+        self.parent.brought = brought
+        return words
 
 
 def _under_free_name(layer: PolicyLayer, taken: AbstractSet[str]) -> PolicyLayer:

@@ -543,7 +543,7 @@ class Judge:
         run.record(event)
         run.flush()
         await tell(run, event)
-        run.told[call.step] = Told(times=times, said=said)
+        run.told = {**run.told, call.step: Told(times=times, said=said)}
 
     async def refuse(self, call: IngestedCall, output: ToolOutput) -> Refused:
         """Refuse a call for a reason that is not the judge's own. A step that it held is given back.

@@ -30,7 +30,7 @@ _SHORT: Final = 16
 
 @lru_cache(maxsize=1024)
 def _text(word: str) -> str:
-    """A word of the host's as it stands in a line: names of tools, and codes."""
+    """A word of the host's as it stands in a line: names of tools and tasks, and codes."""
     return orjson.dumps(word).decode()
 
 
@@ -38,13 +38,7 @@ def _parts(run: TaskRun, step: str) -> tuple[str, str] | None:
     """The subject of the run's lines before the step and behind it; None if its lines are others."""
     if run.identity is not None or run.policy is not None or not step.isalnum():
         return None
-    parts = run.line_parts
-    if parts is not None and parts[0] is run.id and parts[1] is run.task:
-        return parts[2], parts[3]
-    task = f',"task":{orjson.dumps(run.task).decode()}' if run.task else ""
-    front, back = f'"run":"{run.id}","step":"', f'"{task}}}'
-    run.line_parts = (run.id, run.task, front, back)
-    return front, back
+    return f'"run":"{run.id}","step":"', f'","task":{_text(run.task)}}}' if run.task else '"}'
 
 
 def turn_started(run: TaskRun, audit: AuditLog, step: str, messages: int, tools: int) -> None:

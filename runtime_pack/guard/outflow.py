@@ -89,7 +89,7 @@ class Outflow:
         # What was declared private, by itself: a text that holds some of it is secret. The texts
         # that hold none, by digest in an ordered set, so that each is looked through once.
         self.strings: PrivateText | None = None
-        self._clean: dict[bytes, None] = {}
+        self._clean: dict[bytes, None] | None = None
         self._declare("private_strings", private_strings, Leak.DECLARED)
         self._declare("canaries", canaries, Leak.CANARY)
 
@@ -137,6 +137,8 @@ class Outflow:
 
     def _says(self, declared: PrivateText, text: str) -> bool:
         digest = hashlib.sha256(text.encode(errors="replace")).digest()
+        if self._clean is None:
+            self._clean = {}
         if digest in self._clean:
             return False
         step = MAX_CHECKED - _OVERLAP

@@ -33,7 +33,7 @@ from runtime_pack.guard.observer import Observer
 from runtime_pack.guard.outflow import Outflow
 from runtime_pack.guard.sub_runs import SubRun
 from runtime_pack.identity import RunIdentity
-from runtime_pack.inner import frozen, inner
+from runtime_pack.inner import NOTHING, frozen, inner, without
 from runtime_pack.kill_switch import KillSwitch
 from runtime_pack.labels import CLEAN, Confidentiality, Integrity, Label, join
 from runtime_pack.ledger import (
@@ -291,7 +291,6 @@ class TaskRun:
         "label",
         "ledger",
         "left",
-        "line_parts",
         "memory",
         "meter",
         "observer",
@@ -354,7 +353,7 @@ class TaskRun:
         self.ledger = Ledger(contract.limits()) if ledger is None else ledger
         self.prices = prices
         self.meter: Meter | None = None
-        self.step_costs: dict[str, int] = {}
+        self.step_costs: Mapping[str, int] = NOTHING
         self.measure()
         self.flow = Outflow(contract.preset) if flow is None else flow
         # How a tool asks the model something; set by the runtime that takes the run's turns.
@@ -386,11 +385,9 @@ class TaskRun:
         self.turn = 0
         self.held: dict[str, Held] = {}
         # Of the held steps, those that the host was told of.
-        self.told: dict[str, Told] = {}
+        self.told: Mapping[str, Told] = NOTHING
         self.observer: Observer | None = None
         self.identity: RunIdentity | None = None
-        # What `runtime_pack.guard.lines` has encoded, and of which id and task.
-        self.line_parts: tuple[str, str, str, str] | None = None
         self.repeats, self.memory = Repeats(), Memory()
 
     def _stand_alone(self) -> None:
@@ -399,8 +396,8 @@ class TaskRun:
         # and what was decided about their requests.
         self.depth = 0
         self.parent: str | None = None
-        self.sub_runs: dict[str, SubRun] = {}
-        self.brought: dict[str, Decision] = {}
+        self.sub_runs: Mapping[str, SubRun] = NOTHING
+        self.brought: Mapping[str, Decision] = NOTHING
 
     def _stand_still(self) -> None:
         """Not driven by anybody, and not stopped."""
@@ -675,7 +672,7 @@ class TaskRun:
             amounts = dict.fromkeys(buckets, 1) | ({COST: cost} if cost else {})
             short = self.ledger.over() or self.ledger.reserve_amounts(amounts)
             if short is None and cost:
-                self.step_costs[step] = cost
+                self.step_costs = {**self.step_costs, step: cost}
         if short is None:
             self.held[step] = held
         return short
@@ -689,7 +686,7 @@ class TaskRun:
         if short is None and cost:
             short = self.ledger.reserve_amounts({COST: cost})
             if short is None:
-                self.step_costs[step] = cost
+                self.step_costs = {**self.step_costs, step: cost}
         return short
 
     def reservation(self, step: str, tool: str) -> dict[str, int]:
@@ -710,10 +707,12 @@ class TaskRun:
     def settle(self, step: str, *, ran: bool = True) -> int:
         """The held step is over: what it cost, in micro-units. A tool that was not called is free."""
         self.ledger.settle(*step_buckets(self.held.pop(step).tool))
-        self.told.pop(step, None)
+        if self.told:
+            self.told = without(self.told, step)
         if step not in self.step_costs:
             return 0
-        cost = self.step_costs.pop(step)
+        cost = self.step_costs[step]
+        self.step_costs = without(self.step_costs, step)
         spent = cost if ran else 0
         self.ledger.settle_amounts({COST: cost}, {COST: spent})
         return spent
@@ -728,10 +727,11 @@ class TaskRun:
             self.settle(step, ran=False)
         elif held is not None:
             del self.held[step]
-            self.told.pop(step, None)
+            self.told = without(self.told, step)
             self.ledger.release(*step_buckets(held.tool))
             if step in self.step_costs:
-                self.ledger.release_amounts({COST: self.step_costs.pop(step)})
+                self.ledger.release_amounts({COST: self.step_costs[step]})
+                self.step_costs = without(self.step_costs, step)
 
     def mark(self) -> Mark:
         """What the run knows before a response is judged."""
@@ -742,7 +742,7 @@ class TaskRun:
 
         What the host was told of them, and what the log has, has happened: that is not forgotten.
         """
-        told = dict(self.told)
+        told = self.told
         for step in steps:
             self.drop(step)
         self.told = told

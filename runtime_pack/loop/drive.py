@@ -44,6 +44,7 @@ from runtime_pack.guard.observer import Observer
 from runtime_pack.guard.sub_runs import sub_run_id
 from runtime_pack.guard.task_run import Mark
 from runtime_pack.guard.turns import TurnResult
+from runtime_pack.inner import NOTHING, without
 from runtime_pack.ledger_limits import UNLIMITED
 from runtime_pack.letters import Letters
 from runtime_pack.loop.compacting import Compactor
@@ -178,7 +179,7 @@ class Drive:
         self.rules = Rules(max_consecutive_refused=1, wrap_up=False)
         self.state: State = Thinking()
         self.outcome: Outcome | None = None
-        self.decisions: dict[str, Decision] = {}
+        self.decisions: Mapping[str, Decision] = NOTHING
         # Nearly always empty, in each of a thousand runs that wait.
         self.unanswered: frozenset[str] = _NONE
         self.announced: tuple[str, ...] = ()
@@ -387,7 +388,8 @@ class Drive:
         if letters.cancel is not None:
             self.run.cancel(letters.cancel.words, mode="after_step")
         for decision in self._posted(letters, abandon=False):
-            self.decisions.setdefault(decision.request_id, decision)
+            if decision.request_id not in self.decisions:
+                self.decisions = {**self.decisions, decision.request_id: decision}
             self.unanswered -= {decision.request_id}
 
     def _check(
@@ -568,7 +570,7 @@ class Drive:
         self.run.repeats.clear()
         self.run.memory.forget_repeats()
         self.abandoned = self.below()
-        self.run.sub_runs.clear()
+        self.run.sub_runs = NOTHING
         self.state = Thinking()
         return resume(self.state)
 
@@ -1150,7 +1152,8 @@ class Drive:
 
     async def _decision(self, request: ApprovalRequest) -> Decision | None:
         """What was brought to the resume, else what the approver says, else that it is too late."""
-        given = self.decisions.pop(request.request_id, None)
+        given = self.decisions.get(request.request_id)
+        self.decisions = without(self.decisions, request.request_id)
         if given is None and request.request_id not in self.unanswered:
             given = await self.guarded.judge.decide(request)
             if given is not None and self._remember_fault(given, request):

@@ -22,7 +22,7 @@ from runtime_pack.guard.inputs import judge_input
 from runtime_pack.guard.sub_runs import SubRun
 from runtime_pack.guard.task_run import Told
 from runtime_pack.identity import RunIdentity
-from runtime_pack.inner import changing
+from runtime_pack.inner import NOTHING, changing
 from runtime_pack.instants import instant_text
 from runtime_pack.labels import CLEAN, join, parse_label
 from runtime_pack.ledger import read_counts
@@ -202,7 +202,7 @@ class Keeper:
         self.taken: dict[str, int] = {}
         self.results: dict[str, ToolMessage] = {}
         self.begun: dict[str, int] = {}
-        self.resolved: dict[str, Resolution] = {}
+        self.resolved: Mapping[str, Resolution] = NOTHING
         self.grants: list[Grant] = []
         # Of a sub-run: whose it is, and what stands reserved for it there.
         self.parent = run.parent
@@ -401,7 +401,7 @@ class Keeper:
     def resolve(self, resolution: Resolution) -> None:
         """Keep what was decided about a request, so that no second word can undo it."""
         request_id = resolution.decision.request_id
-        self.resolved[request_id] = resolution
+        self.resolved = {**self.resolved, request_id: resolution}
         self._row({"resolved": {request_id: resolution.to_json()}})
 
     def keep_grant(self, grant: Grant) -> None:
