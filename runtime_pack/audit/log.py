@@ -60,6 +60,8 @@ _MICROSECONDS: Final = 1_000_000
 _NEVER: Final = sys.maxsize
 # The counter of an id has three hexadecimal digits.
 _MOST_COUNTED: Final = 0xFFF
+_NUMBERED: Final = 64
+_NUMBERS: Final = tuple([f"{number:03x}" for number in range(_NUMBERED)])
 # RFC 8785 section 3.2.2.3: numbers are doubles, which are exact to here.
 _MOST_EXACT: Final = (1 << 53) - 1
 
@@ -415,20 +417,25 @@ class AuditLog:
         back. The time is RFC 3339, UTC, with microseconds.
         """
         if self._now is None:
-            second, microsecond = divmod(time.time_ns() // 1000, _MICROSECONDS)
+            at = time.time_ns() // 1000
         else:
             second, microsecond = self._time()
-        if second != self._second:
-            utc = datetime.fromtimestamp(second, UTC)
-            self._second, self._prefix = second, utc.strftime("%Y-%m-%dT%H:%M:%S.")
-        milliseconds = second * 1000 + microsecond // 1000
+            at = second * _MICROSECONDS + microsecond
+        microsecond = at - self._second * _MICROSECONDS
+        if not 0 <= microsecond < _MICROSECONDS:
+            self._second, microsecond = divmod(at, _MICROSECONDS)
+            utc = datetime.fromtimestamp(self._second, UTC)
+            self._prefix = utc.strftime("%Y-%m-%dT%H:%M:%S.")
+        milliseconds = at // 1000
         count = self._id_count + 1
         if milliseconds > self._id_time or count > _MOST_COUNTED or not self._id_head:
             at = self._id_time = max(milliseconds, self._id_time + (count > _MOST_COUNTED))
             count, self._id_head = 0, f"{at >> 16:08x}-{at & 0xFFFF:04x}-7"
         self._id_count = count
-        line_id = f"{self._id_head}{count:03x}-{self._id_tail}"
-        return line_id, f"{self._prefix}{microsecond:06d}Z"
+        # Few lines share a millisecond; to write a number to a width takes longer than to look it up.
+        number = _NUMBERS[count] if count < _NUMBERED else f"{count:03x}"
+        digits = str(microsecond + _MICROSECONDS)
+        return f"{self._id_head}{number}-{self._id_tail}", f"{self._prefix}{digits[1:]}Z"
 
     def _time(self) -> tuple[int, int]:
         """Seconds since the epoch, and the microseconds beyond them."""

@@ -416,8 +416,7 @@ class TaskRun:
         self._driven = False
         # How many direct calls there were, and how many are in flight.
         self._direct = self._direct_open = 0
-        # Another process may take this run up: its direct calls must not have our step names.
-        self._direct_prefix = f"d{secrets.token_hex(3)}c"
+        self._direct_prefix = ""
 
     def take_label(self, label: Label, step: str = "") -> None:
         """The context holds something with this label from now on; a rise is on record.
@@ -775,6 +774,9 @@ class TaskRun:
 
     def next_direct_step(self) -> str:
         """A step id for a call that no model asked for."""
+        if not self._direct_prefix:
+            # Another process may take this run up: its direct calls must not have our step names.
+            self._direct_prefix = f"d{secrets.token_hex(3)}c"
         self._direct += 1
         return f"{self._direct_prefix}{self._direct}"
 
