@@ -17,6 +17,7 @@ from runtime_pack.errors import AuditError, CallCode, ContractError, EmitterErro
 from runtime_pack.events import Event, EventType
 from runtime_pack.fault_log import log_fault
 from runtime_pack.guard.bounded import TimeUp, bounded
+from runtime_pack.guard.eager import others
 from runtime_pack.guard.lines import call_finished, call_started
 from runtime_pack.guard.sub_runs import CallWaits
 from runtime_pack.guard.task_run import Held, HostExit, TaskRun
@@ -351,7 +352,7 @@ class Execution:
         """Let those that are to run at the same time be announced; then all are in the file."""
         audit = self._run.audit
         mark = 0 if audit is None else audit.mark()
-        await asyncio.sleep(0)
+        await others()
         # One write for all that start together; the first of them makes it.
         if audit is not None:
             audit.flush_to(mark)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import types
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import attrs
@@ -22,6 +21,7 @@ from runtime_pack.errors import (
 )
 from runtime_pack.fault_log import log_fault
 from runtime_pack.guard.bounded import StrayCancellation, TimeUp, bounded
+from runtime_pack.guard.eager import others
 from runtime_pack.guard.execution import Recorder, exhausted
 from runtime_pack.guard.lines import turn_finished, turn_started
 from runtime_pack.guard.meter import Bid, Meter, may_be_billed
@@ -35,13 +35,6 @@ from runtime_pack.ports import ExecutionContext, Model, ToolRuntime, TurnRequest
 from runtime_pack.records import turn_record
 
 __all__ = ("Reserved", "TurnResult", "Turns")
-
-
-@types.coroutine
-def _others() -> Generator[None, None, None]:
-    """As `asyncio.sleep(0)`, which takes two calls more."""
-    yield
-
 
 _TORN: Final = failure("model", StopCode.CANCELLED, "the turn did not end")
 # What an adapter may raise that is not a fault of the adapter.
@@ -202,7 +195,7 @@ class Turns:
         leave = run.ledger.settle
         try:
             # A run that waits for nothing lets others have their turn here: also who stops it.
-            await _others()
+            await others()
             if (run.interrupt is not None or run.kill_switch is not None) and run.is_interrupted():
                 leave = run.ledger.release
                 return TurnResult(lost=run.interrupt)

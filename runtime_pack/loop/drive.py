@@ -1030,12 +1030,14 @@ class Drive:
         self.announced = (*self.announced, slot.step)
 
     async def _run_slot(self, slot: Slot, *, beside: bool = False) -> ToolMessage:
+        stored = self.keeper.store is not None
         if not self.run.is_interrupted() and slot.step not in self.announced:
             self._announce(slot)
-            await self._save()
+            if stored:
+                await self._save()
         result = self._result_of(slot, await self._running(slot, beside=beside))
         # The last result is saved with what follows it, before anything else is awaited.
-        if self.running and slot.call.id in self.keeper.results:
+        if stored and self.running and slot.call.id in self.keeper.results:
             await self._save()
         return result
 
