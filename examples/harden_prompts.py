@@ -1,6 +1,6 @@
 """An application puts pages into its own prompts, and lets hostile pages look for the hole in that.
 
-Usage: python examples/harden_prompts.py
+Usage: pip install 'agent-runtime-pack[testing]'; python examples/harden_prompts.py
 
 `careless` is how it is mostly done: the page stands between tags as it came. `careful` uses the
 fence. The judge, `assert_fenced`, shares neither code nor tables with the fence.

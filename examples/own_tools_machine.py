@@ -4,6 +4,8 @@ The tool below keeps an account. The machine calls it with whatever a model may 
 and no, late and twice, and the process dies between any two saves. Two things must hold: what is in the
 account is what was approved, and it never goes below zero. In a test file, `TestAccount =
 AccountMachine.TestCase` is all that pytest needs.
+
+Usage: pip install 'agent-runtime-pack[testing]'; python examples/own_tools_machine.py
 """
 
 from collections.abc import Iterable

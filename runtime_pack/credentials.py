@@ -36,6 +36,7 @@ _KEY_BYTES: Final = 32
 _MAX_BYTES: Final = 1 << 20
 _MAX_CREDENTIALS: Final = 256
 _OTHERS: Final = 0o077
+_WRITABLE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class EncryptedCredentials:
@@ -107,6 +108,7 @@ class EncryptedCredentials:
         return self._folder / "credentials.key"
 
     def _read(self) -> Mapping[str, str]:
+        _require_own(self._folder)
         body = _private_bytes(self._file)
         if body is None:
             return {}
@@ -156,6 +158,7 @@ class EncryptedCredentials:
         """One writer at a time, of all processes."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _require_own(self._folder)
             flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
             handle = os.open(self._folder / "credentials.lock", flags, 0o600)
         except OSError as error:
@@ -216,6 +219,23 @@ def _private_bytes(path: Path) -> bytes | None:
                 f"{path} can be read by others: chmod 600 it, and change what it holds"
             )
         return file.read(_MAX_BYTES)
+
+
+def _require_own(folder: Path) -> None:
+    """Refuse a folder in which others can put files in the place of ours.
+
+    Where only its own files can be replaced by each user (the sticky bit), as in a temporary
+    folder, the files' own modes say enough.
+    """
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _cannot("read", error) from error
+    shared = found.st_mode & _WRITABLE and not found.st_mode & stat.S_ISVTX
+    if shared or found.st_uid not in {os.geteuid(), 0}:
+        raise StoreError(f"{folder} can be written to by others: chmod 700 it, and store them anew")
 
 
 def _write_private(path: Path, body: bytes) -> None:

@@ -174,7 +174,7 @@ def load_search_backend(
     (package,) = enabled
     found = metadata.entry_points(group=GROUP) if entry_points is None else entry_points
     module = _loaded(package, found)
-    manifest = parse_manifest(getattr(module, "MANIFEST", None), package=package)
+    manifest = _manifest(package, module)
     block = {key: value for key, value in plugins[package].items() if key != "enabled"}
     _check_block(package, manifest, block)
     desk = None if credentials is None else _Declared(credentials, manifest.credentials)
@@ -205,8 +205,20 @@ def _loaded(package: str, found: Iterable[metadata.EntryPoint]) -> Any:
     # The package's own code: whatever importing it raises, it cannot be loaded.
     try:
         return points[0].load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         problem = f"cannot be loaded ({type(error).__name__})"
+        raise ContractError(f"plugins.{package}", problem) from error
+
+
+def _manifest(package: str, module: Any) -> Manifest:
+    """The manifest of a module, whose attributes may be anything."""
+    try:
+        return parse_manifest(getattr(module, "MANIFEST", None), package=package)
+    except ContractError:
+        raise
+    # The package's own objects: whatever reading them raises, they are no manifest.
+    except (Exception, SystemExit) as error:
+        problem = f"its MANIFEST cannot be read ({type(error).__name__})"
         raise ContractError(f"plugins.{package}", problem) from error
 
 
@@ -226,7 +238,7 @@ def _registered(
     except InvalidSetup as error:
         raise ContractError(f"plugins.{package}", str(error)) from error
     # The package's own code: whatever it raises, it cannot be set up.
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         problem = f"cannot be set up ({type(error).__name__})"
         raise ContractError(f"plugins.{package}", problem) from error
     if tools.registered is None:

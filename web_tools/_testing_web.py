@@ -3,12 +3,20 @@
 Plain values, of no client, server or loop in particular.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
-from hypothesis import strategies as st
+
+from web_tools._testing_late import LATE
+
+if TYPE_CHECKING:
+    from hypothesis import strategies as st
+else:
+    st = LATE
 
 __all__ = (
     "ModelScript",

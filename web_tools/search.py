@@ -5,6 +5,7 @@ out is a bounded list of clean results, or one error. The text of the query reac
 """
 
 import asyncio
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from itertools import islice
@@ -155,14 +156,14 @@ async def run_search(
     rows: list[object] = []
     try:
         async with deadline:
-            rows = _rows_of(await provider.search(request, signal=signal))
+            rows = await _asked(provider, request, signal)
     except asyncio.CancelledError as error:
         if _is_cancelled():
             raise
         # Nobody has cancelled this call: the adapter let a cancellation of its own escape.
         failure = failure_of(error, words_of(request.query), expired=False)
     # The boundary to the host's adapter: anything can come out of it.
-    except Exception as error:  # noqa: BLE001
+    except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001
         failure = failure_of(error, words_of(request.query), expired=deadline.expired())
     # Raised outside of the handler: a cause that repeats the query must not stay as context.
     if failure is not None:
@@ -175,11 +176,37 @@ def _is_cancelled() -> bool:
     return task is None or task.cancelling() > 0
 
 
+async def _asked(
+    provider: WebSearchProvider, request: SearchRequest, signal: Cancel | None
+) -> list[object]:
+    answer: object = provider.search(request, signal=signal)
+    if not inspect.isawaitable(answer):
+        what = "its search gave no coroutine: it must be async"
+        raise SearchProviderError(ProviderFault.BAD_ANSWER, what)
+    return _rows_of(await answer)
+
+
 def _rows_of(answer: object) -> list[object]:
-    """The rows of an answer, a bounded number of them."""
+    """The rows of an answer, a bounded number of them, as values of our own."""
     if not isinstance(answer, Sequence) or isinstance(answer, str | bytes | bytearray):
         raise SearchProviderError(ProviderFault.BAD_ANSWER, f"a {type(answer).__name__}")
-    return list(islice(answer, _MAX_ROWS + 1))
+    return [_own(row) for row in islice(answer, _MAX_ROWS + 1)]
+
+
+def _own(row: object) -> SearchHit | None:
+    """The hit with texts that are nothing but texts; None when it is no hit, or cannot be read."""
+    try:
+        if not isinstance(row, SearchHit):
+            return None
+        parts = [row.title, row.url, row.snippet]
+        # Not `isinstance`, which asks the object.
+        if not all(issubclass(type(part), str) for part in parts):
+            return None
+        title, url, snippet = map(str.__str__, parts)
+        return SearchHit(title=title, url=url, snippet=snippet)
+    # An object of the adapter's: one bad row never fails the call.
+    except (Exception, SystemExit):  # noqa: BLE001
+        return None
 
 
 @attrs.frozen(kw_only=True)

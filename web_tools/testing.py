@@ -2,8 +2,11 @@
 
 `assert_fenced` shares nothing with the fence, so a fault of the fence is found by it. The slow
 oracle here shares the fence's tables and nothing else: it folds a whole text character by
-character with `unicodedata`, deletes what is skipped and searches the rest. Needs Hypothesis.
+character with `unicodedata`, deletes what is skipped and searches the rest. The strategies need
+Hypothesis, which the extra `testing` brings; the judges and the kit for back ends do not.
 """
+
+from __future__ import annotations
 
 import html
 import html.entities
@@ -11,11 +14,10 @@ import random
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
-
-from hypothesis import strategies as st
+from typing import TYPE_CHECKING, Final
 
 from web_tools import _fence_lookalikes, _visible_classes
+from web_tools._testing_late import LATE
 from web_tools._testing_oracle import (
     FencedText,
     assert_fenced,
@@ -41,6 +43,11 @@ from web_tools.testing_provider import (
     VendorRow,
     check_search_provider,
 )
+
+if TYPE_CHECKING:
+    from hypothesis import strategies as st
+else:
+    st = LATE
 
 __all__ = (
     "CONTROL_TOKENS",

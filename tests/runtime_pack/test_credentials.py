@@ -4,6 +4,7 @@ import base64
 import os
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,39 @@ def test_what_others_can_read_is_refused(name: str, tmp_path: Path) -> None:
     os.mkfifo(path, 0o600)
     with pytest.raises(StoreError):
         store.find("a")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702])
+def test_a_folder_that_others_can_write_to_is_refused(mode: int, tmp_path: Path) -> None:
+    """They could put a store and a key of theirs in the place of ours: nothing is read or written."""
+    folder = tmp_path / "s"
+    store = EncryptedCredentials(folder)
+    store.put("search.apiKey", VALUE)
+    folder.chmod(mode)
+
+    uses: list[Callable[[], object]] = [
+        lambda: store.find("search.apiKey"),
+        store.names,
+        lambda: store.put("a", "x"),
+        lambda: store.remove("search.apiKey"),
+    ]
+    for use in uses:
+        with pytest.raises(StoreError) as refused:
+            use()
+        assert "chmod 700" in str(refused.value)
+    assert isinstance(run(folder, "list").exception, StoreError)
+    folder.chmod(0o700)
+    assert ("search.apiKey",) == store.names()
+
+
+def test_a_folder_in_which_each_user_owns_what_is_there_is_read(tmp_path: Path) -> None:
+    """As a temporary folder of the system: the modes of the files say enough."""
+    folder = tmp_path / "s"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    EncryptedCredentials(folder).put("search.apiKey", VALUE)
+
+    assert VALUE == EncryptedCredentials(folder).find("search.apiKey")
 
 
 def test_writers_at_one_time_lose_nothing(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ What a back end raises leaves here as one error without the query and without a 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -13,7 +14,9 @@ from typing import Final, Protocol
 
 import attrs
 
+from egress.policy import EgressPolicy
 from egress.request import ApiPolicy, Signal, Wires, until_signal
+from egress.url import Target
 from web_tools._provider_failure import failure_of, words_of
 from web_tools.contract.agents import AgentProfiles
 from web_tools.contract.daily_cap import DailyCap
@@ -24,7 +27,9 @@ from web_tools.contract.results import DropReason, rows_of
 from web_tools.contract.settings import Settings, SettingsByAgent
 from web_tools.errors import (
     CredentialMissing,
+    ProviderFault,
     RefusalReason,
+    SearchProviderError,
     SearchRefused,
     WebToolError,
 )
@@ -98,6 +103,27 @@ class _OfAgent:
 
     def __repr__(self) -> str:
         return "Credentials()"
+
+
+class _BackEndExited(Exception):
+    """A back end wanted to end the process; the message is the type of what it raised."""
+
+
+@attrs.frozen(kw_only=True)
+class _CountingPolicy(ApiPolicy):
+    """The policy of one call, which knows whether a request was made under it."""
+
+    _requests: list[None] = attrs.field(factory=list, init=False, repr=False, eq=False)
+
+    @property
+    def asked(self) -> bool:
+        """Whether something was asked of the vendor, or was about to be."""
+        return bool(self._requests)
+
+    def for_target(self, target: Target) -> EgressPolicy:
+        allowed = ApiPolicy.for_target(self, target)
+        self._requests.append(None)
+        return allowed
 
 
 def _now() -> datetime:
@@ -186,8 +212,9 @@ class SearchEngine:
             )
             raise SearchRefused(RefusalReason.DAILY_CAP, text)
         credentials = _OfAgent(self._credentials, agent)
+        policy = _CountingPolicy(address=settings.address, origins=self.provider.origins)
         context = SearchContext(
-            policy=ApiPolicy(address=settings.address, origins=self.provider.origins),
+            policy=policy,
             credentials=credentials,
             signal=signal,
             now=now,
@@ -195,9 +222,12 @@ class SearchEngine:
         )
         try:
             rows = await self._rows(call, context, credentials)
-        except SearchRefused:
-            # Nothing was asked of the vendor: a refused call does not count.
-            self._cap.give_back(place)
+        except SearchRefused as refused:
+            # A refused call does not count, unless the vendor was asked before the refusal.
+            if policy.asked:
+                self.tell(agent, failure=str(refused.reason))
+            else:
+                self._cap.give_back(place)
             raise
         except WebToolError as error:
             self.tell(agent, failure=str(error.detail))
@@ -233,7 +263,15 @@ class SearchEngine:
         raise failure.error from failure.cause
 
     async def _asked(self, call: SearchCall, context: SearchContext) -> list[object]:
-        return rows_of(await self.provider.search(call.query, call.options, context))
+        try:
+            answer: object = self.provider.search(call.query, call.options, context)
+            if not inspect.isawaitable(answer):
+                what = "its search gave no coroutine: it must be async"
+                raise SearchProviderError(ProviderFault.BAD_ANSWER, what)
+            return rows_of(await answer)
+        except (SystemExit, GeneratorExit) as error:
+            # Out of a task it would end the event loop, and with it the host.
+            raise _BackEndExited(type(error).__name__) from None
 
     def tell(
         self,
@@ -256,5 +294,5 @@ class SearchEngine:
         try:
             self._on_search(record)
         # The host's code: a log that fails is no reason to lose an answer that was paid for.
-        except Exception as error:  # noqa: BLE001
+        except (Exception, SystemExit) as error:  # noqa: BLE001
             _LOG.warning("on_search raised %s", type(error).__name__)

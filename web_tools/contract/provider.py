@@ -5,6 +5,8 @@ Everything else is the engine's: the tool's name, the options, the filters, the 
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -130,8 +132,8 @@ def define_search_provider(
     """
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise InvalidSetup("name", "must be letters, digits, dots, dashes and underscores")
-    if not callable(search):
-        raise InvalidSetup("search", "must be a coroutine function")
+    if not _is_async(search):
+        raise InvalidSetup("search", "must be a coroutine function: async def")
     if not isinstance(plain, bool):
         raise InvalidSetup("plain", "must be True or False")
     return SearchProvider(
@@ -141,6 +143,17 @@ def define_search_provider(
         plain=plain,
         origins=None if origins is None else _origins(origins),
     )
+
+
+def _is_async(search: object) -> bool:
+    """Whether calling it gives a coroutine, as far as that can be known before."""
+    if isinstance(search, type):
+        return False
+    while isinstance(search, functools.partial):
+        search = search.func
+    # Whether there is one is not the question, but whether it is async.
+    called = getattr(search, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(search) or inspect.iscoroutinefunction(called)
 
 
 def _options(unsupported: Iterable[str]) -> tuple[str, ...]:

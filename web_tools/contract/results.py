@@ -47,6 +47,8 @@ _MAX_ROWS: Final = 1000
 _MAX_PART_CHARS: Final = 65_536
 # Of which at most 2,000 are shown: the rest is cut before it is stripped, which takes time.
 _MAX_READ_CHARS: Final = 16_384
+# Stands for a part that is no text, whatever else it is.
+_NO_TEXT: Final = 0
 _KEYS: Final = ("title", "url", "snippet", "publishedAt", "published_at")
 
 UNTRUSTED_NOTE: Final = (
@@ -106,14 +108,27 @@ def rows_of(answer: object) -> list[object]:
 
 
 def _own(row: object) -> object:
-    """A mapping as a dict of the keys that count; None when it cannot be read."""
-    if not isinstance(row, Mapping):
-        return row
+    """The parts of a row that count, as values of our own; None when it cannot be read."""
     try:
-        return {key: row[key] for key in _KEYS if key in row}
-    # A mapping of the back end's: one bad row never fails the call.
-    except Exception:  # noqa: BLE001
+        if type(row) is SearchRow:
+            parts = (row.title, row.url, row.snippet, row.published_at)
+            title, url, snippet, date = map(_plain, parts)
+            # What is no text there is no row, which is decided by `row_of`.
+            return {"title": title, "url": url, "snippet": snippet, "publishedAt": date}
+        if isinstance(row, Mapping):
+            return {key: _plain(row[key]) for key in _KEYS if key in row}
+    # An object of the back end's, and its texts are, too: one bad row never fails the call.
+    except (Exception, SystemExit):  # noqa: BLE001
         return None
+    return None
+
+
+def _plain(part: object) -> object:
+    """A text without what its class adds to it, None, or a number in the place of anything else."""
+    if part is None:
+        return None
+    # Not `isinstance`, which asks the object what it is.
+    return str.__str__(part) if issubclass(type(part), str) else _NO_TEXT
 
 
 def row_of(row: object) -> SearchRow | None:

@@ -3,7 +3,8 @@
 They are read by the engine and not by the back end, so they mean the same under every vendor.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 import attrs
@@ -26,6 +27,9 @@ SETTING_TYPES: Final[Mapping[str, str]] = {
 """What a manifest must declare, and as what."""
 
 _T = TypeVar("_T")
+# Alike enough to be meant: `maxSearchesPerday`, `max_searches_per_day`, `allowHosts`.
+_CLOSE: Final = 0.8
+_LONGEST_KEY: Final = 64
 
 
 @attrs.frozen(kw_only=True)
@@ -53,21 +57,45 @@ class SettingsByAgent:
         return self.overrides.get(agent, self.everybody)
 
 
-def parse_settings(config: object) -> SettingsByAgent:
-    """The settings in the config block of a back end; its own keys are left to it.
+def parse_settings(config: object, *, own_keys: Collection[str] | None = None) -> SettingsByAgent:
+    """The settings in the config block of a back end.
+
+    Args:
+        config: The block.
+        own_keys: Keys of the back end's own; every other one is refused. By default they are not
+            known, and what is spelled almost like a setting is refused.
 
     Raises:
-        InvalidSetup: A value is not of its type; `field` is its path, such as
-            ``agents.b.maxSearchesPerDay``.
+        InvalidSetup: A value is not of its type, or a key is not known; `field` is its path, such
+            as ``agents.b.maxSearchesPerDay``.
     """
     body = _table(config, "config")
+    _refuse_misspelt(body, own_keys, "")
     everybody = _settings(body, Settings(), "")
     agents = _table(body.get("agents", {}), "agents")
     overrides = {}
     for agent, own in agents.items():
         path = f"agents.{agent}"
+        _refuse_misspelt(_table(own, path), own_keys, f"{path}.")
         overrides[agent] = _settings(_table(own, path), everybody, f"{path}.")
     return SettingsByAgent(everybody=everybody, overrides=overrides)
+
+
+def _refuse_misspelt(body: Mapping[str, Any], own_keys: Collection[str] | None, path: str) -> None:
+    """Refuse a key that is meant for us and would be read by nobody: its cap, say, would be none."""
+    known = {*SETTING_TYPES, "enabled", "agents"} if not path else {*SETTING_TYPES}
+    for key in body:
+        if key in known or (own_keys is not None and key in own_keys):
+            continue
+        meant = get_close_matches(_letters(key), map(_letters, known), n=1, cutoff=_CLOSE)
+        if own_keys is not None or meant:
+            told = f"is no setting; there are: {', '.join(sorted(known | set(own_keys or ())))}"
+            raise InvalidSetup(f"{path}{key:.80}", told)
+
+
+def _letters(key: str) -> str:
+    """A key without what people spell in two ways: case and separators."""
+    return "".join(filter(str.isalnum, key[:_LONGEST_KEY])).casefold()
 
 
 def _settings(body: Mapping[str, Any], inherited: Settings, path: str) -> Settings:

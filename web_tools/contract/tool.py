@@ -6,7 +6,7 @@ claims of itself, for "safe to run unattended" is no claim of the code that is j
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
@@ -119,6 +119,7 @@ def create_web_search_tool(
     timeout_seconds: float = 30.0,
     same_answer_seconds: float = 0.0,
     wires: Wires | None = None,
+    own_keys: Collection[str] | None = None,
 ) -> WebSearchTool:
     """The tool `web.search` over *provider*.
 
@@ -126,7 +127,7 @@ def create_web_search_tool(
         provider: From `define_search_provider`.
         config: The operator's block: `maxSearchesPerDay`, `allowedHosts`,
             `allowPrivateAddresses`, and overrides under `agents`. Keys of the back end's own are
-            left to it.
+            left to it, unless they are spelled almost like a setting.
         credentials: Where keys come from; without it there are none.
         on_search: Hears that a search ran, never what for.
         agents: Who may search; None leaves that to the host's own rules.
@@ -135,6 +136,7 @@ def create_web_search_tool(
         same_answer_seconds: For how long the same question of the same agent gets the same rows,
             without a request and without counting. Off by default.
         wires: Resolver and transport of tests.
+        own_keys: The back end's own keys of *config*; with them every other key is refused.
 
     Raises:
         InvalidSetup: The provider is no provider, or a setting is not of its type.
@@ -143,7 +145,7 @@ def create_web_search_tool(
         raise InvalidSetup("provider", "must come from define_search_provider")
     engine = SearchEngine(
         provider,
-        settings=parse_settings(config),
+        settings=parse_settings(config, own_keys=own_keys),
         credentials=credentials,
         agents=agents,
         on_search=on_search,

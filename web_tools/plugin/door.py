@@ -308,7 +308,7 @@ class SearchPlugin:
                 return UrlFailed(PluginCode.DEADLINE, retryable=True)
             return _UNREAD
         # The host's code may stand behind the port: one page never fails the others.
-        except Exception:  # noqa: BLE001
+        except (Exception, SystemExit):  # noqa: BLE001
             return _UNREAD
         if denied.violation is not None:
             await ports.denied(url, denied)

@@ -482,3 +482,53 @@ def test_web_search_cannot_be_lowered_to_auto(word: str) -> None:
     raised = web_search_tool(tool, approval_class="request_user").spec
     assert ApprovalClass.REQUEST_USER is raised.approval_class
     assert json.loads(json.dumps(raised.to_json()))["output_trust"] == "external"
+
+
+def test_a_manifest_whose_parts_raise_is_an_error_that_names_the_back_end(install: Any) -> None:
+    """An attribute, a mapping or a key of a package's may be anything; exiting is raising as well."""
+
+    def exits(*_: Any) -> Any:
+        raise SystemExit
+
+    raising: Any = type(
+        "Raising", (dict,), {"keys": exits, "__iter__": exits, "__getitem__": exits}
+    )
+    lying: Any = type("Lying", (), {"__class__": property(exits)})
+
+    class Hidden(Backend):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "MANIFEST":
+                raise ZeroDivisionError
+            return super().__getattribute__(name)
+
+    backends = [Hidden(), *(Backend(manifest=each) for each in (raising(MANIFEST), lying()))]
+    backends += [Backend(manifest={**MANIFEST, key: lying()}) for key in MANIFEST]
+    for number, backend in enumerate(backends):
+        name = f"odd{number}"
+        assert name in fault({name: ON}, install(**{name: backend}))
+
+
+def test_a_package_that_exits_is_an_error_that_names_it(install: Any) -> None:
+    """When it makes its plugin, and when it is set up."""
+
+    class Making(Backend):
+        def create_plugin(self, block: Mapping[str, Any]) -> Backend:
+            raise SystemExit
+
+    class Setting(Backend):
+        def setup(self, context: Any) -> None:
+            raise SystemExit
+
+    for backend in (Making(), Setting()):
+        assert "SystemExit" in fault({"some": ON}, install(some=backend))
+
+
+def test_importing_a_package_that_exits_is_an_error_that_names_it(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its module is its own code."""
+    (tmp_path / "exits_when_imported.py").write_text("raise SystemExit(3)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    point = metadata.EntryPoint(name="some", value="exits_when_imported", group=GROUP)
+
+    assert "plugins.some" in fault({"some": ON}, [point])

@@ -229,7 +229,8 @@ def test_a_provider_that_is_not_async_is_a_failure() -> None:
         ) -> list[SearchHit]:
             return [hit()]
 
-    assert failure(Plain()).detail == ProviderFault.RAISED
+    assert failure(Plain()).detail == ProviderFault.BAD_ANSWER
+    assert "must be async" in failure(Plain()).cause
 
 
 def test_a_flood_of_rows_is_bounded() -> None:
@@ -462,17 +463,48 @@ def test_a_cancellation_that_nobody_asked_for_is_the_providers_failure() -> None
     assert error.cause == "CancelledError"
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()])
-def test_what_is_not_an_exception_passes_through(error: BaseException) -> None:
-    """Interrupt and exit are never turned into a tool error."""
+def test_an_interrupt_passes_through() -> None:
+    """It is the person's, and never turned into a tool error."""
 
     async def main() -> None:
-        with pytest.raises(type(error)):
+        with pytest.raises(KeyboardInterrupt):
             await run_search(
-                raising(error), SearchRequest(query="k", limit=1), CAPS, clock=lambda: NOW
+                raising(KeyboardInterrupt()),
+                SearchRequest(query="k", limit=1),
+                CAPS,
+                clock=lambda: NOW,
             )
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit()])
+def test_an_adapter_does_not_end_the_process(error: BaseException) -> None:
+    """What it raises to exit is its failure, as in a tool of the host's."""
+    assert (ProviderFault.RAISED, type(error).__name__) == (
+        failure(raising(error)).detail,
+        failure(raising(error)).cause,
+    )
+
+
+def test_a_hit_whose_texts_raise_is_one_bad_row() -> None:
+    """The other rows stand; what a class adds to a text is not asked."""
+
+    def exits(*_: Any) -> Any:
+        raise SystemExit
+
+    raising: Any = type("Raising", (str,), {"__len__": exits, "__str__": exits})
+    lying: Any = type("Lying", (), {"__class__": property(exits)})
+    odd: list[Any] = [
+        SearchHit(title=raising("T"), url=raising("https://a.example/"), snippet=raising("s")),
+        lying(),
+        SearchHit(title=lying(), url="https://b.example/", snippet=""),
+        hit(),
+    ]
+    outcome = search(answering(odd))
+
+    assert ["https://a.example/", hit().url] == [each.url for each in outcome.results]
+    assert 2 == outcome.dropped.malformed
 
 
 hostile_rows = st.lists(
