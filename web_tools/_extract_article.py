@@ -47,9 +47,11 @@ _FEW_ARTICLES: Final = 3
 """Site software declares every page as an article; one of many `article` elements is a list."""
 _BODY_INK: Final = 250
 _BODY_SHARE: Final = 6
-_CAPTIONS: Final = (
-    "figure:has(img, picture, video, iframe) figcaption, [class*=caption i]:not(:has(p + p))"
-)
+_CAPTIONS: Final = "figcaption, [class*=caption i]"
+_PICTURES: Final = "img, picture, video, iframe"
+_MAX_CAPTIONS: Final = 200
+"""So many are looked at: each is measured, and they can be nested."""
+_CAPTION_INK: Final = 600
 
 
 def declares_article(document: Document, types: AbstractSet[str]) -> bool:
@@ -76,5 +78,15 @@ def declared_body(document: Document, *, total: int) -> Element | None:
 
 def without_captions(root: Element) -> Element:
     """*root* without what stands under its pictures, which are kept with their alternative text."""
-    root.remove(_CAPTIONS)
+    for caption in root.select(_CAPTIONS)[:_MAX_CAPTIONS]:
+        if ink(caption.text) <= _CAPTION_INK and _is_of_a_picture(caption):
+            caption.extract()
     return root
+
+
+def _is_of_a_picture(caption: Element) -> bool:
+    """Whether it captions a picture: that of a table or of code is content."""
+    if caption.tag != "figcaption":
+        return caption.tag != "caption"
+    figure = caption.parent
+    return isinstance(figure, Element) and figure.select_one(_PICTURES) is not None

@@ -101,7 +101,7 @@ CODES: Final[Mapping[WebErrorCode, CodeFacts]] = MappingProxyType(
         ),
         WebErrorCode.URL_NOT_ALLOWED: CodeFacts(
             situation="not a URL we accept: scheme, credentials, malformed (R1-R3), at hop 0 or as "
-            "a redirect target"
+            "a redirect target; or the site's robots.txt disallows it, where that is respected"
         ),
         WebErrorCode.EGRESS_DENIED: CodeFacts(
             situation="allowlist or address policy says no, at any hop (R4-R11)", violation=True

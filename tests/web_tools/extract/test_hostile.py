@@ -23,6 +23,8 @@ MAX_GAP_SECONDS = 0.05
 MAX_INLINE_SECONDS = 0.5
 """Fifty milliseconds on a quiet machine; test machines are shared."""
 
+ARTICLE = "<meta property='article:published_time' content=2024-01-01><p>" + "Words of prose. " * 20
+
 HOSTILE: dict[str, Callable[[int], str]] = {
     "nested div": lambda n: "<div>" * n + "x",
     "closed nested div": lambda n: "<div>" * n + "x" + "</div>" * n,
@@ -74,6 +76,16 @@ HOSTILE: dict[str, Callable[[int], str]] = {
     ),
     "structured markup": lambda n: (
         '<script type="application/ld+json">{"articleBody":"' + "<p &lt;" * n + '"}</script>x'
+    ),
+    "figures": lambda n: ARTICLE + "<figure>" + "<figcaption>x</figcaption>" * (n // 4),
+    "nested figures": lambda n: ARTICLE + "<figure><figcaption>x" * (n // 4),
+    "nested captions": lambda n: ARTICLE + "<div class=caption>" * n + "x",
+    "nested bodies": lambda n: ARTICLE + "<div itemprop=articleBody>" * n + "x",
+    "metas": lambda n: "<meta name=author content=x>" * n + "x",
+    "linked nodes": lambda n: (
+        '<script type="application/ld+json">['
+        + '{"@type":"Article","author":[1]},' * n
+        + "1]</script>x"
     ),
 }
 """Name -> the markup made of about *n* of the thing."""
