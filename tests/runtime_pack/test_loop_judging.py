@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from runtime_pack import (
     ApprovalRequired,
+    AssistantMessage,
     Cancelled,
     Completed,
     Decision,
@@ -129,6 +130,49 @@ def test_a_response_survives_a_death_while_it_is_judged() -> None:
         assert [record.raw for record in last.steps if record.raw] == ["{"]
         assert (last.ledger.used["turns"], last.ledger.refused) == (2, 2)
         assert stage.shelf.ran == {"t:a": 1, "t:b": 1}
+
+    asyncio.run(scenario())
+
+
+def test_a_refusal_that_is_taken_back_is_taken_back_whole() -> None:
+    """What a budget refused before the pause is refused once, and not held against the model."""
+
+    async def scenario() -> None:
+        gate = Gate()
+        stage = Rehearsal(
+            shelf=shelf(), store=MemoryRunStore(Seal(KEY)), contract=gated(gate, max_steps=1)
+        )
+        stage.prepare([calls(("1", "t:a", "{}"), ("2", "t:a", '{"x":"2"}'), ("3", "t:b", "{}"))])
+        drive = asyncio.ensure_future(stage.start())
+        await gate.here.wait()
+        assert (stage.run.ledger.refused, stage.run.ledger.unaffordable) == (1, 1)
+        stage.run.pause("later")
+        await drive
+
+        assert (stage.run.ledger.refused, stage.run.ledger.unaffordable) == (0, 0)
+
+    asyncio.run(scenario())
+
+
+def test_what_a_response_in_hand_was_asked_under_outlives_its_process() -> None:
+    """Its words have the label of what the model had read, also where another drive commits them."""
+
+    async def scenario() -> None:
+        gate = Gate()
+        tools = ToolShelf().add("t:a", output_trust="external").add("t:b")
+        stage = Rehearsal(shelf=tools, store=MemoryRunStore(Seal(KEY)), contract=gated(gate))
+        stage.prepare([calls(("1", "t:a", "{}")), calls(("2", "t:b", "{}"))])
+        run_id = stage.run.id
+        await dies(stage, gate)
+        stage.prepare([reply()])
+        last = await stage.resume(run_id)
+
+        said = [message for message in last.messages if isinstance(message, AssistantMessage)]
+        assert [str(message.label.integrity) for message in said] == [
+            "user",
+            "external",
+            "external",
+        ]
 
     asyncio.run(scenario())
 

@@ -8,31 +8,45 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import attrs
 import orjson
 import pytest
 
 import runtime_pack
 from runtime_pack import (
+    AgentTaskRun,
     ApprovalRequest,
     ApprovalRequired,
     AssistantMessage,
     AuditLog,
     Completed,
     Decision,
+    Event,
     ExecutionContext,
     Integrity,
     MemoryRunStore,
+    SubAgent,
     Suspended,
     TaskContract,
     ToolPolicy,
     ToolRule,
     Verdict,
+    create_agent_runtime,
+    create_agent_task_run,
     runs,
 )
 from runtime_pack.errors import RunConflict
 from runtime_pack.messages import Json, ToolMessage
 from runtime_pack.state import open_head
-from runtime_pack.testing import ListEmitter, Rehearsal, ScriptedApprover, ToolShelf, calls, reply
+from runtime_pack.testing import (
+    ListEmitter,
+    Rehearsal,
+    ScriptedApprover,
+    ToolShelf,
+    calls,
+    escalate,
+    reply,
+)
 from tests.runtime_pack.test_sub_agents import Office, asks
 
 ONE = calls(("a", "t:echo", '{"x":"1"}'))
@@ -200,6 +214,87 @@ def test_of_the_turns_of_loop_and_contract_the_lower_number_holds(
     assert result.stop is not None
     assert result.stop.shortfall is not None
     assert (result.stop.shortfall.budget, result.ledger.limits.counts["turns"]) == ("turns", 2)
+
+
+@pytest.mark.parametrize("word", ["notify", "deny"])
+def test_what_the_host_is_told_is_in_the_log_before(word: str, tmp_path: Path) -> None:
+    """On the disk: what it is told of has happened for whoever reads the log."""
+    path, found = tmp_path / "log", []
+
+    class Reading(ListEmitter):
+        async def emit(self, event: Event) -> None:
+            found.append((str(event.code), event.key.encode() in path.read_bytes()))
+
+    stage = Rehearsal(
+        shelf=shelf(),
+        audit=AuditLog(path),
+        emitter=Reading(),
+        contract=TaskContract(tool_policy=ToolPolicy([ToolRule(tool="t:*", approval_class=word)])),
+    )
+
+    asyncio.run(stage.play(ONE, reply()))
+
+    assert [is_there for _, is_there in found] == [True]
+
+
+def test_the_host_is_told_of_an_approved_call_that_the_policy_only_wants_told_by_now() -> None:
+    """Approved or not, a call of the class `notify` is told before it runs."""
+    emitter = ListEmitter()
+    stage = Rehearsal(
+        shelf=shelf(),
+        store=MemoryRunStore(),
+        emitter=emitter,
+        contract=TaskContract(tool_policy=GATED),
+    )
+    first = asyncio.run(stage.play(ONE))
+    assert isinstance(first, ApprovalRequired)
+    stage.contract = TaskContract(
+        tool_policy=ToolPolicy([ToolRule(tool="t:*", approval_class="notify")])
+    )
+    yes = Decision(
+        request_id=first.requests[0].request_id, verdict=Verdict.APPROVE, decided_by="ann"
+    )
+
+    last = asyncio.run(stage.go_on(first, reply(), decisions=[yes]))
+
+    assert isinstance(last, Completed)
+    assert stage.shelf.ran == {"t:echo": 1}
+    assert [str(event.code) for event in emitter.events] == ["APR005O"]
+
+
+def test_the_nonces_of_fences_stay_burned_in_the_next_process() -> None:
+    """A page that was read before a pause cannot guess a fence after it."""
+
+    def frame(text: str, *, source: str, burned: set[str]) -> str:
+        burned.add(f"n{len(burned)}")
+        return f"<{source}>{text}</>"
+
+    stage = Rehearsal(shelf=shelf(output_trust="external"), store=MemoryRunStore(), frame=frame)
+    first = asyncio.run(stage.play(ONE, escalate()))
+    assert stage.run.burned == {"n0"}
+
+    asyncio.run(stage.go_on(first, ONE, escalate(), message="go on"))
+
+    assert stage.run.burned == {"n0", "n1"}
+
+
+def test_a_child_that_is_not_of_its_run_does_not_run() -> None:
+    """A maker that guards another run would run it under no account."""
+    office = Office()
+    make = office._make
+
+    def other(child: AgentTaskRun) -> SubAgent:
+        made = make(child)
+        run = create_agent_task_run(TaskContract())
+        return attrs.evolve(made, runtime=run.guard_runtime(create_agent_runtime(model=office)))
+
+    # The test stands in for the host, whose function it is.
+    office._make = other  # type: ignore[method-assign]
+    result = asyncio.run(office.start())
+
+    (told,) = (message.text for message in result.messages if isinstance(message, ToolMessage))
+    assert orjson.loads(told)["field"] == "make"
+    assert orjson.loads(told)["executed"] == "no"
 
 
 def test_what_a_model_says_has_the_label_of_what_it_had_read() -> None:
