@@ -16,7 +16,7 @@ PACKAGES := runtime_pack web_tools egress citations
 SPREAD ?= --numprocesses=4 --dist=worksteal
 CODE := $(PACKAGES) tests benchmarks examples .ci
 
-.PHONY: help install engines demo test check format lint types imports docs lowest wheel bench containment clean
+.PHONY: help install engines services demo test check format lint types imports docs lowest wheel bench containment clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /: /'
@@ -44,7 +44,13 @@ demo: $(VENV)/.runtime ## run the main job on the embedded corpus
 test: $(VENV)/.dev ## run the tests, on all cores
 	$(BIN)/python -m pytest $(SPREAD) $(PYTEST_ARGS)
 
-check: lint types imports test wheel ## everything that CI runs
+check: $(VENV)/.dev ## everything that CI runs
+	$(MAKE) --jobs=2 --output-sync=target services lint types imports
+	$(MAKE) test
+	$(MAKE) wheel
+
+services: ## install what some tests start: a browser, a syslog daemon, two search engines
+	.ci/services
 
 format: $(VENV)/.dev ## let the formatter decide
 	$(BIN)/ruff format $(CODE)

@@ -27,6 +27,8 @@ OF_THE_TREE = (
     "tests/docs",
     "tests/egress/confine",
     "tests/runtime_pack/audit/test_killed_log.py",
+    "tests/runtime_pack/review/test_browser.py",
+    "tests/runtime_pack/sinks/test_rsyslog.py",
     "tests/runtime_pack/stores/test_killed.py",
     "tests/runtime_pack/test_outside_texts.py::test_one_function_makes_blocks",
     "tests/runtime_pack/test_state.py::test_a_kill_at_any_write_leaves_the_last_commit",
