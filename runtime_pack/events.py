@@ -45,6 +45,12 @@ class EventType(StrEnum):
     LOG_CLOSED = "log:closed"
     LOG_CONTINUED = "log:continued"
     LOG_KEY_CHANGED = "log:key_changed"
+    PAGE_READ = "page:read"
+    SEARCH_FOUND = "search:found"
+    FENCE_EDITED = "fence:edited"
+    CONFIG_LOADED = "config:loaded"
+    POLICY_LOADED = "policy:loaded"
+    POLICY_CHANGED = "policy:changed"
     FORWARD_MISSED = "forward:missed"
     FORWARD_REPLACED = "forward:replaced"
     FORWARD_BROKEN = "forward:broken"
@@ -89,6 +95,12 @@ class EventCode(StrEnum):
     LOG003E = "LOG003E"
     LOG004O = "LOG004O"
     LOG005O = "LOG005O"
+    WEB001O = "WEB001O"
+    WEB002O = "WEB002O"
+    FEN001O = "FEN001O"
+    CFG001O = "CFG001O"
+    CFG002O = "CFG002O"
+    CFG003O = "CFG003O"
     FWD001E = "FWD001E"
     FWD002E = "FWD002E"
     FWD003E = "FWD003E"
@@ -302,6 +314,42 @@ EVENT_ROWS: Final[Mapping[EventCode, EventRow]] = {
         _S.MEDIUM,
         "Another key signs the log from here on; the old one signed the change.",
         "None, if it was planned; give the new key to those who verify.",
+    ),
+    EventCode.WEB001O: _row(
+        _T.PAGE_READ,
+        _S.INFO,
+        "A page was read: its host, its revision and how much of it the model is shown.",
+        "None.",
+    ),
+    EventCode.WEB002O: _row(
+        _T.SEARCH_FOUND,
+        _S.INFO,
+        "A search found rows; how many, and of which hosts.",
+        "None.",
+    ),
+    EventCode.FEN001O: _row(
+        _T.FENCE_EDITED,
+        _S.LOW,
+        "Something in a text from outside was made inert or looked odd; `counts` has blocks by signal.",
+        "Look at the page: forged fences and control tokens are written for models, invisible text against people.",
+    ),
+    EventCode.CFG001O: _row(
+        _T.CONFIG_LOADED,
+        _S.INFO,
+        "A program began to write this log; its version, its settings and who started it.",
+        "None.",
+    ),
+    EventCode.CFG002O: _row(
+        _T.POLICY_LOADED,
+        _S.INFO,
+        "A policy holds from here on; its id, version and digest, and who loaded it.",
+        "None.",
+    ),
+    EventCode.CFG003O: _row(
+        _T.POLICY_CHANGED,
+        _S.MEDIUM,
+        "A policy holds that is not the one of its id that held before; both digests, and who loaded it.",
+        "Compare it with what was agreed; `version_raised` is false where its author did not say so.",
     ),
     # Of these a sink tells its receiver; they stand in no log.
     EventCode.FWD001E: _row(

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import os
+import platform
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
+from importlib import metadata
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import attrs
 import click
+import orjson
 
 from runtime_pack.audit import AuditLog, LogHead, LogSigner, VerifyKey
+from runtime_pack.audit.files import replace_durably
+from runtime_pack.cli._people import who
+from runtime_pack.config_events import config_loaded, policy_loaded
 from runtime_pack.errors import AuditError, ContractError, StoreError
+from runtime_pack.messages import Json
+from runtime_pack.policy import PolicyRef
 from runtime_pack.revisions import DirectoryRevisionStore
 from runtime_pack.state import open_head
 from runtime_pack.state_folder import default_folder, holds_runs, open_store
 from runtime_pack.stores.files import DirectoryRunStore
 from runtime_pack.stores.regular import read_regular
+
+if TYPE_CHECKING:
+    from runtime_pack.policy_file import PolicyFile
 
 __all__ = ("Heads", "StateFolder", "is_new", "open_state", "state_option")
 
@@ -28,6 +39,9 @@ _VARIABLE: Final = "RUNTIME_PACK_STATE"
 _MAX_KEPT_BYTES: Final = 4096
 _LOG_KEY: Final = "log-key.pem"
 _ORIGIN: Final = "runtime-pack/logs"
+_PROGRAM: Final = "runtime-pack"
+_POLICIES: Final = "policies.json"
+_MAX_POLICIES_BYTES: Final = 1 << 20
 
 state_option = click.option(
     "--state-dir",
@@ -71,14 +85,25 @@ class StateFolder:
         return DirectoryRevisionStore(self.root / "revisions")
 
     @contextmanager
-    def logging(self) -> Iterator[AuditLog]:
+    def logging(
+        self, policy: PolicyFile | None = None, *, compared: bool = True
+    ) -> Iterator[AuditLog]:
         """A new log for this process; its last head is kept beside it when it is closed.
+
+        It begins with the program and the *policy* that holds, *compared* with the one of its id that
+        held before in this folder, unless a run stays under what it was started with.
 
         Raises:
             AuditError: it cannot be made, written or closed.
         """
         log = self._open_log()
         try:
+            by = who()
+            log.append(config_loaded(_program(), _settings(), by=by))
+            if policy is not None:
+                before = self._known_policy(policy.ref) if compared else None
+                log.append(policy_loaded(policy.ref, before, by=by))
+            log.flush()
             yield log
         finally:
             log.close()
@@ -93,6 +118,29 @@ class StateFolder:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         path = logs / f"{stamp}-{os.getpid()}-{secrets.token_hex(2)}.jsonl"
         return AuditLog(path, signer=self._signer(), origin=_origin_of(path))
+
+    def _known_policy(self, now: PolicyRef) -> PolicyRef | None:
+        """The policy of this id that held last, in whose place this one is noted.
+
+        Raises:
+            AuditError: it cannot be noted.
+        """
+        path = self.root / _POLICIES
+        try:
+            known = orjson.loads(read_regular(path, _MAX_POLICIES_BYTES))
+        except (OSError, orjson.JSONDecodeError):
+            known = None
+        known = known if isinstance(known, dict) else {}
+        before = known.get(now.id)
+        known[now.id] = now.to_json()
+        try:
+            replace_durably(path, orjson.dumps(known, option=orjson.OPT_SORT_KEYS))
+        except OSError as error:
+            raise AuditError(f"the policy cannot be noted: {error}") from error
+        try:
+            return None if before is None else PolicyRef(**before)
+        except TypeError:
+            return None
 
     def _signer(self) -> LogSigner:
         """The key that signs the logs of this folder, made when there is none yet.
@@ -180,6 +228,20 @@ class StateFolder:
             raise AuditError(f"the kept head cannot be read: {error}") from error
         self.store.seal.check(_head_statement(log, head), tag)
         return LogHead.parse(head)
+
+
+def _program() -> str:
+    """The command that runs, without its arguments: those may hold what is private."""
+    context = click.get_current_context(silent=True)
+    return _PROGRAM if context is None else context.command_path
+
+
+def _settings() -> dict[str, Json]:
+    try:
+        version = metadata.version("agent-runtime-pack")
+    except metadata.PackageNotFoundError:
+        version = "unknown"
+    return {"version": version, "python": platform.python_version()}
 
 
 def _origin_of(log: Path) -> str:

@@ -432,7 +432,8 @@ class _Asked:
         if self.resume is not None and await self.state.store.is_claimed(self.resume):
             return self._is_driven(self.resume)
         async with self._source() as (provider, allow, port):
-            with self.state.logging() as audit:
+            policy = self.spec.policy_file()
+            with self.state.logging(policy, compared=self.resume is None) as audit:
                 driven = await self._drive(audit, provider, allow, port, interrupts)
         if self.as_json:
             self._show_json(driven.result, audit)

@@ -101,7 +101,7 @@ def command(words: tuple[str, ...], state_dir: Any, **options: Any) -> int:
         return _REFUSED
     boundary = _boundary(facts, wanted=plan.wanted, unconfined=plan.unconfined)
     with (
-        open_state(state_dir).logging() as log,
+        open_state(state_dir).logging(plan.policy) as log,
         access_log(options["access_log"]) as access,
         _notes() as notes,
     ):

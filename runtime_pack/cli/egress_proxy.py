@@ -91,7 +91,8 @@ def command(config: Path | None, state_dir: Path | None, **options: Any) -> int:
     plan = _plan(config, options)
     _raise_descriptor_limit()
     _tell_empty(plan)
-    with access_log(options["access_log"]) as access, open_state(state_dir).logging() as log:
+    state = open_state(state_dir)
+    with access_log(options["access_log"]) as access, state.logging(plan.policy) as log:
         asyncio.run(_serve(plan, log, access))
     return 0
 

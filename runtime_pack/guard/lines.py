@@ -19,6 +19,7 @@ from runtime_pack.catalog import ToolOutput
 from runtime_pack.events import EventCode
 from runtime_pack.guard.task_run import TaskRun
 from runtime_pack.messages import Turn
+from runtime_pack.outside_events import outside_events
 from runtime_pack.records import StepRecord, log_code, log_word
 
 __all__ = ("call_finished", "call_started", "turn_finished", "turn_started")
@@ -120,6 +121,8 @@ def call_finished(run: TaskRun, audit: AuditLog, record: StepRecord, output: Too
         subject = run.subject(step, record.call_id)
         entry = records.step_finished(subject, record, output)
         audit.take(run.under_policy(entry), run.beside)
+        for each in outside_events(subject, record, output):
+            audit.take(run.under_policy(each), run.beside)
         return
     text, code = output.text, output.code
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

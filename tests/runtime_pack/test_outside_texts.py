@@ -315,17 +315,21 @@ def test_what_was_noticed_is_in_the_structure_and_in_the_log(tmp_path: Path) -> 
                     await runtime.release()  # type: ignore[attr-defined]
 
     (fence,) = asyncio.run(main()).fences
-    finished = [
-        line["object"]
-        for line in map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
-        if line["type"] == "step:finished"
-    ]
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    finished = [line["object"] for line in lines if line["type"] == "step:finished"]
 
     assert ("page", "datamark", False) == (fence["kind"], fence["mode"], fence["truncated"])
     assert ["nonce_replay", "forged_fence", "control_token"] == fence["signals"]
     assert [["control_token", "forged_fence", "nonce_replay"]] == [
         body["fence_signals"] for body in finished
     ]
+    (read,), (edited,) = (
+        [line["object"] for line in lines if line["type"] == kind]
+        for kind in ("page:read", "fence:edited")
+    )
+    assert "127.0.0.1" == read["host"]
+    counts = dict.fromkeys(("control_token", "forged_fence", "nonce_replay"), 1)
+    assert (1, counts) == (edited["blocks"], edited["counts"])
     claimed = ToolOutput(ok=True, text=WORD, fences=({"signals": ["all is well"]},))
     stage = Rehearsal(shelf=ToolShelf().add("t:mail", claimed), frame=None)
     direct = stage.run.guard_runtime(
