@@ -91,10 +91,11 @@ async def _serve(source: ReviewSource, port: int, *, as_json: bool) -> int:
 
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ended.set)
     try:
         async with serve_review(source, port=port) as server:
+            # Until here, while the logs are read, Ctrl-C ends it at once.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, ended.set)
             if as_json:
                 say_json({"url": server.url, "port": server.port})
             else:
@@ -117,10 +118,13 @@ def _stop(state: StateFolder, by: str, reason: str) -> Sequence[CancelReply]:
 
 async def _resume(root: Path, run_id: str) -> Ended:
     """`runs resume` as a process: it has its own log, its own loop and its own end."""
-    words = ("-P", "-m", "runtime_pack.cli", "runs", "resume", run_id, "--state-dir", str(root))
+    words = ("-P", "-m", "runtime_pack.cli", "runs", "resume", "--state-dir", str(root), "--")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *words,
+        run_id,
+        # Ctrl-C is passed on once, by us: a second one would not let the step in hand end.
+        start_new_session=True,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

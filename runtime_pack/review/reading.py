@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import attrs
 import orjson
@@ -16,12 +16,16 @@ from runtime_pack.audit.facts import EventFacts, Record, Wanted, facts_of, read_
 from runtime_pack.audit.index import EventIndex, Place, logs_in
 from runtime_pack.errors import AuditError
 from runtime_pack.messages import Json
+from runtime_pack.review.thread import OneThread
 
 __all__ = ("Reader", "event_row", "records_of")
 
 _T = TypeVar("_T")
 _LONGEST: Final = 400
 _FRESH_SECONDS: Final = 0.8
+_CLOSE_SECONDS: Final = 2.0
+# Beyond this a line is no event that the runtime writes: it is shown by itself, and in no list.
+_MOST_LINE: Final = 1 << 20
 # What of an event's object a timeline shows beside the columns of the index.
 _SHOWN: Final = (
     "elapsed_us",
@@ -57,7 +61,7 @@ class Reader:
 
     def __init__(self, target: Path, index: Path | None) -> None:
         self._target, self._path = target, index
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="review-index")
+        self._thread = OneThread("review-index")
         self._index: EventIndex | None = None
         self._read_at = 0.0
         self.version = 0
@@ -69,13 +73,15 @@ class Reader:
         Raises:
             AuditError: a log cannot be read, or the index not be kept.
         """
-        await self._in_thread(self._open)
+        await self._thread.do(self._open)
 
     async def close(self) -> None:
-        """Let go of the index."""
+        """Let go of the index, once what is asked of it has been answered; nobody waits for that."""
         if self._index is not None:
-            await self._in_thread(self._index.close)
-        self._thread.shutdown()
+            task = asyncio.ensure_future(self._thread.do(self._index.close))
+            await asyncio.wait({task}, timeout=_CLOSE_SECONDS)
+            task.cancel()
+        self._thread.close()
 
     async def ask(self, question: Callable[[EventIndex], _T]) -> _T:
         """What the index answers, after it has taken up what came since.
@@ -83,15 +89,12 @@ class Reader:
         Raises:
             AuditError: the log was cut, or cannot be read.
         """
-        return await self._in_thread(self._asked, question)
+        return await self._thread.do(partial(self._asked, question))
 
     async def refresh(self) -> int:
         """Take up what came since; the version."""
-        await self._in_thread(self._update)
+        await self._thread.do(self._update)
         return self.version
-
-    async def _in_thread(self, work: Callable[..., _T], *given: Any) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *given)
 
     def _open(self) -> None:
         try:
@@ -129,7 +132,7 @@ def records_of(index: EventIndex, wanted: Iterable[Wanted], limit: int) -> list[
         for place in index.select(wish, limit=limit, newest=True):
             found[str(place.path), place.start] = place
     places = sorted(found.values(), key=lambda place: (place.facts.at or "", place.start))
-    records = (read_record(place.line()) for place in places)
+    records = (read_record(place.line()) for place in places if place.length <= _MOST_LINE)
     return [record for record in records if record is not None]
 
 
@@ -141,6 +144,8 @@ def event_row(place: Place, *, whole: bool) -> dict[str, Json]:
     row: dict[str, Json] = {name: _short(v) for name, v in attrs.asdict(place.facts).items()}
     if not whole:
         return row
+    if place.length > _MOST_LINE:
+        return {**row, "more": {"block": f"a line of {place.length} bytes"}}
     try:
         record = read_record(place.line())
     except AuditError as error:

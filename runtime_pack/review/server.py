@@ -184,7 +184,7 @@ class _Pages:
         events, denied, unreadable = await self._reader.ask(counted)
         summaries = await self._inbox.summaries()
         source = self._source
-        return _json(
+        return self._json(
             {
                 "target": str(source.target),
                 "version": self._version(),
@@ -220,7 +220,7 @@ class _Pages:
         while self._version() == since and loop.time() < ends:
             await asyncio.sleep(_LOOK_SECONDS)
             await self._reader.refresh()
-        return _json({"version": self._version(), "fault": self._reader.fault})
+        return self._json({"version": self._version(), "fault": self._reader.fault})
 
     def _version(self) -> str:
         """Another one whenever there is something new to see: lines, decisions, verifications."""
@@ -242,7 +242,7 @@ class _Pages:
             logged = {row.run for row in rows}
             unlogged = [each for name, each in saved.items() if name not in logged and each.pending]
             shown += [{"run": each.run_id, "saved": each.to_json()} for each in unlogged]
-        return _json({"rows": shown, "more": len(rows) > limit, "skip": skip})
+        return self._json({"rows": shown, "more": len(rows) > limit, "skip": skip})
 
     async def run(self, request: web.Request) -> web.Response:
         """One run: its saved state, and a page of its timeline."""
@@ -263,7 +263,7 @@ class _Pages:
 
         body = await self._reader.ask(read)
         saved = await self._inbox.details(run_id)
-        return _json({"id": run_id, "saved": saved, "job": self._inbox.job(run_id), **body})
+        return self._json({"id": run_id, "saved": saved, "job": self._inbox.job(run_id), **body})
 
     async def events(self, request: web.Request) -> web.Response:
         """A page of events, the newest first."""
@@ -279,7 +279,7 @@ class _Pages:
             rows: list[Json] = [event_row(place, whole=False) for _, place in page[:limit]]
             return {"rows": rows, "after": _mark(page[limit - 1][0]) if len(page) > limit else None}
 
-        return _json(await self._reader.ask(read))
+        return self._json(await self._reader.ask(read))
 
     async def event(self, request: web.Request) -> web.Response:
         """One event, whole, from the log itself."""
@@ -287,7 +287,7 @@ class _Pages:
         found = await self._reader.ask(lambda index: event_json(index.find(name)))
         if not found:
             raise Refused(404, "there is no event of that id")
-        return _json({"events": self._source.redact(found)})
+        return self._json({"events": found})
 
     async def denials(self, request: web.Request) -> web.Response:
         """Denials by what they are of."""
@@ -295,39 +295,44 @@ class _Pages:
         limit = _number(request, "limit", _PAGE, _MOST_ROWS)
         rows = await self._reader.ask(lambda index: index.denials(wanted, limit=limit + 1))
         shown: list[Json] = [attrs.asdict(row) for row in rows[:limit]]
-        return _json({"rows": shown, "more": len(rows) > limit})
+        return self._json({"rows": shown, "more": len(rows) > limit})
 
     async def why(self, request: web.Request) -> web.Response:
         """What of the policy would admit a denial."""
         name, private = _asked(request, "id"), request.query.get("private") == "1"
         policy = self._source.policy
         told = await self._reader.ask(lambda i: why_json(i, name, policy, private=private))
-        return _json({"suggestion": told})
+        return self._json({"suggestion": told})
 
     async def approvals(self, _request: web.Request) -> web.Response:
         """What waits for a person."""
-        return _json({"rows": await self._inbox.waiting(), "by": self._source.by})
+        return self._json({"rows": await self._inbox.waiting(), "by": self._source.by})
 
     async def verify(self, _request: web.Request) -> web.Response:
         """What holds of each log."""
-        return _json(self._verifier.to_json())
+        return self._json(self._verifier.to_json())
+
+    def _json(self, value: dict[str, Any]) -> web.Response:
+        # ASCII, as everywhere: lone surrogates have no other form.
+        text = json.dumps(self._source.redact(value), separators=(",", ":"))
+        return web.Response(text=text, content_type="application/json")
 
     # ── doing ─────────────────────────────────────────────────────────────────────────────────
 
     async def decide(self, request: web.Request) -> web.Response:
         """A decision about a request."""
-        return _json(await self._inbox.decide(await self._body(request)))
+        return self._json(await self._inbox.decide(await self._body(request)))
 
     async def resume(self, request: web.Request) -> web.Response:
         """Take a run up."""
         run = (await self._body(request)).get("run")
         if not isinstance(run, str):
             raise Refused(400, "run is a text")
-        return _json(await self._inbox.resume(run))
+        return self._json(await self._inbox.resume(run))
 
     async def stop(self, request: web.Request) -> web.Response:
         """The kill switch of saved runs."""
-        return _json({"replies": await self._inbox.stop(await self._body(request))})
+        return self._json({"replies": await self._inbox.stop(await self._body(request))})
 
     async def _body(self, request: web.Request) -> Mapping[str, Json]:
         """The object of a request, read within a time and a size.
@@ -363,12 +368,6 @@ def _text_of(name: str) -> bytes:
 
 async def _file(body: bytes, kind: str, _request: web.Request) -> web.Response:
     return web.Response(body=body, content_type=kind, charset="utf-8")
-
-
-def _json(value: Mapping[str, Any]) -> web.Response:
-    # ASCII, as everywhere: lone surrogates have no other form.
-    text = json.dumps(value, separators=(",", ":"))
-    return web.Response(text=text, content_type="application/json")
 
 
 def _asked(request: web.Request, name: str) -> str:

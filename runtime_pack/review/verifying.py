@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from runtime_pack.errors import AuditError, StoreError
 from runtime_pack.inner import frozen
 from runtime_pack.messages import Json
 from runtime_pack.review.source import Kept
+from runtime_pack.review.thread import OneThread
 
 __all__ = ("Verifier",)
 
@@ -44,6 +46,7 @@ class Verifier:
         self._found: dict[Path, _Found] = {}
         self._left = 0
         self.version = 0
+        self._thread = OneThread("review-verify")
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -56,6 +59,7 @@ class Verifier:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        self._thread.close()
 
     def to_json(self) -> dict[str, Json]:
         """The worst of all logs, how many are what, and those that are not well."""
@@ -71,8 +75,8 @@ class Verifier:
 
     async def _go(self) -> None:
         while True:
-            for log in await asyncio.to_thread(self._due):
-                self._found[log] = await asyncio.to_thread(self._verified, log)
+            for log in await self._thread.do(self._due):
+                self._found[log] = await self._thread.do(partial(self._verified, log))
                 self._left -= 1
                 self.version += 1
             await asyncio.sleep(_LOOK_SECONDS)

@@ -142,7 +142,8 @@ def test_a_damaged_run_can_be_deleted(run: Run, state: Path) -> None:
 
 
 def test_a_run_that_is_driven_is_not_deleted(run: Run, state: Path) -> None:
-    """Nor one that there is not."""
+    """Nor what is below it, nor one that there is not."""
+    read(state, "run-a-sub-1", "Read below.")
 
     async def busy() -> Any:
         store = runs.open_store(state)
@@ -153,13 +154,15 @@ def test_a_run_that_is_driven_is_not_deleted(run: Run, state: Path) -> None:
         finally:
             if claim is not None:
                 claim.release()
+        assert ["run-a", "run-a-sub-1", "run-b", "run-w"] == await _ids(state)
         with pytest.raises(RunNotFound):
             await runs.delete(store, "none")
+        assert ("run-a", "run-a-sub-1") == await runs.delete(store, "run-a")
 
     asyncio.run(busy())
     assert 2 == run("none")[0]
     assert 2 == run()[0]
-    assert 2 == run("run-a", "--older-than", "1")[0]
+    assert 2 == run("run-b", "--older-than", "1")[0]
 
 
 def test_texts_are_forgotten_by_their_digest(tmp_path: Path) -> None:

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import attrs
 import pytest
 
 from runtime_pack import runs
 from runtime_pack.audit import AuditLog
+from runtime_pack.events import Event, EventCode
 from runtime_pack.review.deciding import Refused, _arguments
+from runtime_pack.review.server import _Bounded
 
 pytestmark = pytest.mark.loopback
 READS = ("overview", "changes", "runs", "run?id=x", "events", "event?id=x", "denials", "why?id=x", "approvals", "verify")  # fmt: skip
@@ -81,6 +84,7 @@ def test_a_name_that_was_pointed_here_is_refused(world: Any, visit: Visit) -> No
         for lines in ("", line * 2, f"{line}Host: evil.example\r\n"):
             status, _ = await raw(port, f"GET / HTTP/1.1\r\n{lines}Connection: close\r\n\r\n")
             assert status in {400, 421}
+        assert 421 == (await raw(port, "GET / HTTP/1.0\r\n\r\n"))[0]
         assert 200 == (await page.get("/api/overview", Host=f"localhost:{port}"))[0]
 
     visit(world.source(), what)
@@ -192,6 +196,36 @@ def test_a_client_that_is_slow_or_many_closes_the_page_to_nobody(world: Any, vis
     visit(world.source(), what, body_seconds=0.05)
 
 
+def test_of_too_many_connections_the_oldest_is_closed() -> None:
+    """Each new one takes the place of the one that has been open longest; one that ended has none."""
+    closed: list[int] = []
+
+    class Connection:
+        transport = object()
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def force_close(self) -> None:
+            closed.append(self.number)
+
+    class Server:
+        def __init__(self) -> None:
+            self.connections: list[Connection] = []
+
+        def __call__(self) -> Connection:
+            made = Connection(len(self.connections))
+            self.connections.append(made)
+            return made
+
+    # A server of which these two members are asked.
+    make: Any = _Bounded(Server())  # type: ignore[arg-type]
+    for _ in range(67):
+        make()
+
+    assert [0, 1, 2] == closed
+
+
 # ── reading ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -267,9 +301,32 @@ def test_runs_denials_and_the_timeline_are_told(world: Any, visit: Visit) -> Non
         assert [(2, 2)] == [(row["times"], row["runs"]) for row in folded["rows"]]
         _, run = await page.get("/api/run?id=run-waits")
         codes = [row["code"] for row in run["rows"]]
+        assert [] == (await page.get("/api/run?id=run-"))[1]["rows"]
         assert ("RUN001O", True) == (codes[0], "APR001O" in codes)
         _, overview = await page.get("/api/overview")
         assert (1, True, None) == (overview["waiting"], overview["can_decide"], overview["policy"])
+
+    visit(world.source(), what)
+
+
+def test_one_denial_counts_once(world: Any, visit: Visit, more_events: Any) -> None:
+    """A call whose target was denied is refused too: that is the same denial. What reported counts."""
+    reported = attrs.evolve(more_events("seen.example"), code=EventCode.EGR004O)
+    refused = Event(
+        code=EventCode.STP004D,
+        subject={"run": "r"},
+        object={"tool": "web:read", "code": "WEB_EGRESS_DENIED"},
+    )
+    by_policy = attrs.evolve(refused, object={"tool": "disk:erase", "code": "POLICY_DENIED"})
+    with AuditLog(world.folder / "logs" / "more.jsonl") as log:
+        for each in (more_events("once.example"), refused, by_policy, reported):
+            log.append(each)
+
+    async def what(page: Any) -> None:
+        _, body = await page.get("/api/denials")
+        found = {row["host"] or row["tool"]: row["times"] for row in body["rows"]}
+        assert {"once.example": 1, "seen.example": 1, "disk:erase": 1}.items() <= found.items()
+        assert "web:read" not in found
 
     visit(world.source(), what)
 
@@ -330,6 +387,8 @@ def test_a_log_that_is_rewritten_under_the_page_is_told(world: Any, visit: Visit
         os.utime(world.log, ns=(was.st_atime_ns, was.st_mtime_ns))
         _, event = await page.get(f"/api/event?id={before['rows'][0]['id']}")
         assert event["events"][0]["stale"]
+        _, run = await page.get("/api/run?id=run-a")
+        assert ["the line is another one than was indexed"] == [r["stale"] for r in run["rows"]]
         world.log.write_bytes(body[:400])
         status, event = await page.get(f"/api/event?id={before['rows'][0]['id']}")
         assert status in {404, 500} or event["events"][0]["stale"]
@@ -517,12 +576,16 @@ def test_a_log_alone_is_looked_at_and_decided_by_nobody(world: Any, visit: Visit
 def test_secrets_of_the_machine_are_not_shown(world: Any, visit: Visit) -> None:
     """A value that is one is shown by its name, in requests and events; and it cannot be edited blindly."""
 
+    def redact(value: Any) -> Any:
+        return json.loads(json.dumps(value).replace("gnp.exe", "[value of KEY]"))
+
     async def what(page: Any) -> None:
         row = await waiting(page)
-        assert ("{}", True) == (row["arguments"], row["redacted"])
+        assert row["redacted"]
+        assert "[value of KEY]" in row["arguments"]
         assert 200 == (await page.post("/api/decide", said(row)))[0]
 
-    visit(world.source(redact=lambda value: [] if isinstance(value, list) else {}), what)
+    visit(world.source(redact=redact), what)
 
 
 # ── the kill switch ───────────────────────────────────────────────────────────────────────────
@@ -577,3 +640,62 @@ def test_edited_text_is_read_strictly() -> None:
         with pytest.raises(Refused):
             _arguments(text)
     assert {"a": 1} == _arguments('{"a": 1}')
+
+
+def test_no_query_makes_an_answer_that_is_a_fault(world: Any, visit: Visit, words: str) -> None:
+    """Whatever stands in it: what is refused is refused in words, and nothing else is told."""
+    odd = (
+        "%00",
+        "%ED%A0%80",
+        "%FF",
+        "a%0Ab",
+        "%2A" * 90,
+        "[",
+        "9" * 18,
+        "9" * 19,
+        "~",
+        "%F0%9F%98%80",
+    )
+
+    async def what(page: Any) -> None:
+        from yarl import URL
+
+        for name in (
+            "runs?skip",
+            "run?id",
+            "events?run",
+            "events?host",
+            "events?code",
+            "events?after",
+            "denials?rule",
+            "event?id",
+            "why?id",
+            "changes?since",
+            "runs?limit",
+        ):
+            for value in (*odd, "x~9", f"{'z' * 400}"):
+                if name.startswith("changes"):
+                    continue
+                url = URL(f"{page.origin}/api/{name}={value}", encoded=True)
+                async with page.session.get(url) as answer:
+                    assert answer.status in {200, 400, 404}, (name, value)
+                    assert "application/json" == answer.content_type
+
+    visit(world.source(), what)
+
+
+def test_every_answer_is_without_secrets(world: Any, visit: Visit) -> None:
+    """Also lists and events: a value that is one may stand in any field."""
+
+    def redact(value: Any) -> Any:
+        return json.loads(json.dumps(value).replace("new.example", "[value of KEY]"))
+
+    async def what(page: Any) -> None:
+        _, events = await page.get("/api/events?host=new.example")
+        name = events["rows"][0]["id"]
+        for path in ("events", "denials", "run?id=run-a", f"event?id={name}", f"why?id={name}"):
+            _, body = await page.get(f"/api/{path}")
+            assert "new.example" not in json.dumps(body)
+            assert "[value of KEY]" in json.dumps(body)
+
+    visit(world.source(redact=redact), what)
