@@ -38,9 +38,19 @@ from runtime_pack.ports import Emitter, ExecutionContext, TurnRequest, require_m
 from runtime_pack.records import log_word
 from runtime_pack.strictness import ApprovalClass, parse_class
 from runtime_pack.violations import violation_event
-from runtime_pack.web_catalog import PROVENANCE
+from runtime_pack.web_catalog import PROVENANCE, fence_style
 from web_tools.errors import WebErrorCode, WebToolError
-from web_tools.fence import NonceBook
+from web_tools.fence import (
+    FencedBlock,
+    FenceKind,
+    FenceMeta,
+    FenceMode,
+    FenceStyle,
+    NonceBook,
+    ResultText,
+    fence_aside,
+    fence_results_aside,
+)
 from web_tools.native.client import NativeEndpoint, ask_natively
 from web_tools.native.values import (
     Codec,
@@ -53,6 +63,7 @@ from web_tools.native.values import (
 from web_tools.plugin.capability import ModelCard
 from web_tools.plugin.door import CallPorts, SearchPlugin
 from web_tools.plugin.outcomes import (
+    ModelAnswer,
     PluginCode,
     PluginOutcome,
     PluginRefused,
@@ -86,6 +97,7 @@ def search_plugin_tool(
     emitter: Emitter,
     endpoints: Mapping[str, NativeEndpoint] | None = None,
     approval_class: ApprovalClass | str = ApprovalClass.NOTIFY,
+    fence_mode: FenceMode | str = FenceMode.FENCE,
 ) -> CatalogTool:
     """The one entry of *plugin* that its main model is to see, for `create_agent_runtime(tools=[…])`.
 
@@ -95,10 +107,13 @@ def search_plugin_tool(
         endpoints: Where the model that searches is reached, by the name of its card. Prices are
             looked up under that name, too.
         approval_class: What each call asks for.
+        fence_mode: How each text is written inside its fence.
 
     Raises:
-        ContractError: The settings name a usable model, and there is no endpoint for it.
+        ContractError: The settings name a usable model, and there is no endpoint for it; or there
+            is no such mode.
     """
+    style = fence_style(fence_mode)
     require_method("emitter", emitter, "emit")
     reached = dict(endpoints or {})
     target = plugin.models.facts("search", target=plugin.settings.search).target
@@ -127,8 +142,9 @@ def search_plugin_tool(
                 reader=_reader(plugin.reader, context),
                 denied=call.denied,
                 nonces=NonceBook(burned=context.burned),
+                style=style,
             )
-            return _told(await plugin.run(arguments, ports))
+            return await _told(await plugin.run(arguments, ports), context, style)
         except PluginRefused as refused:
             return _refused(refused)
         except WebToolError as error:
@@ -141,7 +157,7 @@ def search_plugin_tool(
             text = "The lists of this task cannot be read."
             return refusal(WebErrorCode.EGRESS_DENIED, text, executed=Executed.NO)
 
-    return CatalogTool(spec=spec, handler=handler)
+    return CatalogTool(spec=spec, handler=handler, fences=True)
 
 
 def _reader(reader: PageSource, context: ExecutionContext) -> PageSource:
@@ -284,19 +300,80 @@ def _usage(usage: NativeUsage | None) -> Usage | None:
     return Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
 
 
-def _told(outcome: PluginOutcome) -> ToolOutput:
-    """The outcome; a call of which no page was read has failed, whatever it tells of each."""
-    data = outcome.to_wire()
+async def _told(outcome: PluginOutcome, context: ExecutionContext, style: FenceStyle) -> ToolOutput:
+    """The outcome, each text in a block of its own; its data are plain."""
+    nonces = NonceBook(burned=context.burned)
+    if isinstance(outcome, ModelAnswer):
+        shown = await _shown_answer(outcome, nonces, style)
+    else:
+        shown = await _shown_pages(outcome, nonces, style)
+    # A call of which no page was read has failed, whatever it tells of each.
     failed = isinstance(outcome, UrlSummaries) and not outcome.read
     return ToolOutput(
         ok=not failed,
         code=_code(outcome) if failed and isinstance(outcome, UrlSummaries) else None,
-        # Its data are plain; the guard puts the whole text into a fence.
-        text=orjson.dumps(data).decode(),
-        data=data,
+        text=shown.text,
+        data=outcome.to_wire(),
         label=_EXTERNAL,
         provenance=PROVENANCE,
         citations=outcome.citations,
+        framed=True,
+        found=shown.found,
+        fences=tuple(block.to_record() for block in shown.blocks),
+    )
+
+
+@attrs.frozen(kw_only=True)
+class _Shown:
+    """What the model sees: blocks, and our own words between them."""
+
+    text: str
+    blocks: tuple[FencedBlock, ...]
+    found: tuple[str, ...] = ()
+
+
+async def _shown_pages(outcome: UrlSummaries, nonces: NonceBook, style: FenceStyle) -> _Shown:
+    """By the number of the address in the call: its spelling is not repeated outside of a block."""
+    lines: list[str] = []
+    blocks: list[FencedBlock] = []
+    for number, each in enumerate(outcome.results, start=1):
+        if isinstance(each, UrlError):
+            told = {"number": number, "error": each.code, "message": each.message}
+            lines.append(orjson.dumps({**told, "retryable": each.retryable}).decode())
+            continue
+        meta = FenceMeta(
+            kind=FenceKind.SUMMARY, source=each.final_url, retrieved_at=each.fetched_at
+        )
+        body = f"{each.title}\n\n{each.summary}" if each.title else each.summary
+        block = await fence_aside(body, meta=meta, nonces=nonces, style=style)
+        blocks.append(block)
+        head = {"number": number, "truncated": each.truncated, "cached": each.cached}
+        lines.append(f"{orjson.dumps(head).decode()}\n{block.text}")
+    return _Shown(text="\n".join(lines), blocks=tuple(blocks))
+
+
+async def _shown_answer(outcome: ModelAnswer, nonces: NonceBook, style: FenceStyle) -> _Shown:
+    """What the model that searches said, and then its sources."""
+    meta = FenceMeta(kind=FenceKind.SUMMARY, source=None, retrieved_at=outcome.asked_at)
+    answer = await fence_aside(outcome.answer.text, meta=meta, nonces=nonces, style=style)
+    sources = {each.source.url: each for each in reversed(outcome.kept)}
+    fenced = await fence_results_aside(
+        [
+            ResultText(title=each.source.title, snippet=each.quote or each.excerpt, source=url)
+            for url, each in reversed(sources.items())
+        ],
+        retrieved_at=outcome.asked_at,
+        nonces=nonces,
+        style=style,
+    )
+    head = {"searched": outcome.answer.searched, "searches": outcome.answer.searches}
+    parts = [orjson.dumps(head).decode(), answer.text]
+    if sources:
+        parts += ["What it names as its sources:", fenced.text]
+    return _Shown(
+        text="\n".join(parts),
+        blocks=(answer, *fenced.blocks),
+        found=tuple(reversed(sources)),
     )
 
 

@@ -204,6 +204,12 @@ class PageCache:
         with self._lock:
             self._forget()
 
+    def __del__(self) -> None:
+        # An index that nobody closed; one that was never opened has no attribute.
+        held = getattr(self, "_connection", None)
+        if held is not None and held[0] == os.getpid():
+            held[1].close()
+
     # ── the index ─────────────────────────────────────────────────────────────────────────────
 
     def _within(self, what: str, work: Callable[[sqlite3.Connection], _T]) -> _T | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -21,6 +22,7 @@ from runtime_pack import (
     PriceTable,
     TaskContract,
     ToolMessage,
+    ToolRuntime,
     Turn,
     TurnInput,
     TurnRequest,
@@ -29,9 +31,12 @@ from runtime_pack import (
     UserMessage,
     create_agent_runtime,
     create_agent_task_run,
+    create_fixture_web_search_provider,
+    create_web_tool_runtime,
     run_governed_agent_loop,
     search_plugin_tool,
 )
+from runtime_pack.label_table import AddressOrigin
 from runtime_pack.messages import SystemMessage
 from runtime_pack.records import StepRecord
 from runtime_pack.testing import ListEmitter, calls, reply
@@ -141,6 +146,7 @@ def played(
     plugin = plugin or plugin_over(pages or {})
     emitter = ListEmitter()
     approval = given.pop("approval_class", "auto")
+    beside_web_tools = given.pop("beside_web_tools", False)
     tool = search_plugin_tool(
         plugin,
         emitter=emitter,
@@ -150,8 +156,14 @@ def played(
     main = Main([calls(("1", tool.spec.name, json.dumps(arguments))), reply()], *answers)
 
     async def drive() -> Played:
+        runtime: ToolRuntime
         run = create_agent_task_run(contract or TaskContract(), audit=audit, **given)
         runtime = run.guard_runtime(create_agent_runtime(model=main, tools=[tool]))
+        if beside_web_tools:
+            nothing = create_fixture_web_search_provider(())
+            runtime = create_web_tool_runtime(
+                runtime, provider=nothing, allowlist=[], emitter=emitter
+            )
         result = await run_governed_agent_loop(
             runtime=runtime,
             execute_turn_input=TurnInput(
@@ -163,6 +175,23 @@ def played(
     return asyncio.run(drive())
 
 
+_BLOCK = re.compile(
+    r'<untrusted-web-content (nonce="[0-9a-f]{32}").*?</untrusted-web-content \1>', re.DOTALL
+)
+
+
+def blocks(text: str) -> list[str]:
+    """The blocks, each of which is judged."""
+    found = [match[0] for match in _BLOCK.finditer(text)]
+    for block in found:
+        assert_fenced(block)
+    return found
+
+
+def _outside(text: str) -> str:
+    return _BLOCK.sub("", text)
+
+
 def urls(*of: str, **more: Any) -> dict[str, Any]:
     return {"mode": "url", "urls": list(of), **more}
 
@@ -172,7 +201,11 @@ def test_summaries_come_back_fenced_external_and_cited() -> None:
     played_ = played(urls(A, B), {A: page(EVIL), B: page("Pears")}, EVIL, "Of pears.")
 
     assert isinstance(played_.result, Completed)
-    assert_fenced(played_.output.text)
+    first, second = blocks(played_.output.text)
+    assert 'kind="summary" source="https://a.example/"' in first
+    assert EVIL in first
+    assert "Of pears." in second
+    assert EVIL not in _outside(played_.output.text)
     assert "external" == played_.output.label.integrity
     assert played_.step.ok
     paths = [each["path"] for each in played_.step.citations]
@@ -266,13 +299,10 @@ def test_the_lists_of_a_contract_hold() -> None:
     contract = TaskContract(task_allowlist=["a.example"])
     played_ = played(urls(A, B), {A: page("Apples"), B: page("Pears")}, contract=contract)
 
-    rows = json.loads(_body(played_.output.text))["results"]
+    rows = [json.loads(line) for line in _outside(played_.output.text).splitlines() if line]
     assert [None, "WEB_EGRESS_DENIED"] == [row.get("error") for row in rows]
+    assert [1, 2] == [row["number"] for row in rows]
     assert 1 == len(played_.emitter.events)
-
-
-def _body(text: str) -> str:
-    return text[text.index("\n") + 1 : text.rindex("\n")]
 
 
 def test_a_reader_that_cannot_keep_to_the_lists_is_not_used() -> None:
@@ -309,16 +339,27 @@ def test_a_native_search_is_paid_for_by_the_run_and_tells_no_key(tmp_path: Path)
     audit.close()
 
     assert played_.output.ok
-    assert_fenced(played_.output.text)
+    answer, source = blocks(played_.output.text)
+    assert EVIL in answer
+    assert 'source="https://a.example/"' in source
+    assert EVIL not in _outside(played_.output.text)
     assert "external" == played_.output.label.integrity
-    body = json.loads(_body(played_.output.text))
-    assert (True, 1) == (body["searched"], body["searches"])
+    head = json.loads(_outside(played_.output.text).splitlines()[0])
+    assert {"searched": True, "searches": 1} == head
     assert Decimal("0.73") == played_.result.ledger.cost
     (sent,) = api.sent
     assert "copper kettle care" == sent.json["messages"][0]["content"]
     assert 1 == len(sent.json["messages"])
     logged = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
     assert "SENTINEL" not in logged + repr(played_.result)
+
+
+def test_a_source_that_a_search_named_is_known_from_a_search() -> None:
+    """So that it can be read, as one that `web:search` gave."""
+    endpoints, _ = endpoint(ApiAnswer(body=NATIVE))
+    played_ = played(QUERY, endpoints=endpoints, text="search", beside_web_tools=True)
+
+    assert AddressOrigin.SEARCH == played_.run.flow.book.origin(A)
 
 
 def test_a_target_without_a_price_is_not_asked() -> None:
