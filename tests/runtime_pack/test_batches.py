@@ -303,18 +303,19 @@ def test_no_call_runs_beside_an_exclusive_one_that_did_not_stop(threaded: bool, 
 
 
 def test_calls_that_need_not_be_alone_run_beside_one_that_did_not_stop() -> None:
-    """Without an exclusive tool among the two nothing is waited for."""
+    """Without an exclusive tool among the two nothing is waited for, whatever ran before them."""
     stubborn = Stubborn()
     shelf = ToolShelf().add("t:stubborn", does=stubborn.awaits, timeout_seconds=0.02)
-    shelf.add("t:plain").add("t:x")
+    shelf.add("t:plain", timeout_seconds=5).add("t:x")
     exclusively(shelf, "t:x")
 
     async def scenario() -> LoopResult:
-        result = await Rehearsal(shelf=shelf).play(batch("t:stubborn"), batch("t:plain"), reply())
+        script = (batch("t:x"), batch("t:stubborn"), batch("t:plain"), reply())
+        result = await Rehearsal(shelf=shelf).play(*script)
         stubborn.let_go.set()
         return result
 
-    assert told(asyncio.run(scenario())) == ["TIMEOUT", None]
+    assert told(asyncio.run(scenario())) == [None, "TIMEOUT", None]
 
 
 def test_a_call_that_a_run_inside_a_call_left_behind_is_in_the_way_outside() -> None:

@@ -802,8 +802,12 @@ def test_a_child_that_waits_is_ended_by_the_message_that_abandons_it() -> None:
 
     async def main() -> None:
         (request,) = (await office.start()).requests
-        await office.resume(message="never mind", abandon=True)
+        after = await office.resume(message="never mind", abandon=True)
         assert (await runs.show_run(office.store, request.run)).summary.status == "cancelled"
+        # Nothing waits any more: neither is it shown, nor is it in the way of a further message.
+        assert after.requests == ()
+        again = await office.resume(message="and now?")
+        assert (str(again.kind), again.requests) == ("completed", ())
 
     asyncio.run(main())
 
