@@ -191,6 +191,7 @@ def _was(call: RecordedCall) -> Now:
 def _on_list(call: RecordedCall, egress: EgressPolicy) -> _Part:
     """The first target that is refused decides; those after it were never asked for."""
     parts = [_of_denial(denial, egress) for denial in call.denials]
+    parts += [_of_page(host, egress) for host in call.pages]
     asked = _asked_for(call)
     if isinstance(asked, Target):
         parts.append(_listed(asked, egress))
@@ -236,6 +237,17 @@ def _of_denial(denial: NetworkDenial, egress: EgressPolicy) -> _Part:
     if denial.addresses:
         return _Part(Now.ALLOWED, "", (f"other answers for {target.host} are not recorded",))
     return listed
+
+
+def _of_page(host: str, egress: EgressPolicy) -> _Part:
+    """A host that no entry covers on any port is denied; of the others the port would decide."""
+    try:
+        target = parse_target(f"https://{f'[{host}]' if ':' in host else host}/")
+    except UrlRejected:
+        return _FREE
+    if any(egress.allowlist.covering(target)):
+        return _FREE
+    return _Part(Now.DENIED, f"no list has {host}, where it read a page")
 
 
 def _listed(target: Target, egress: EgressPolicy) -> _Part:

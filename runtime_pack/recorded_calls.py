@@ -71,6 +71,7 @@ class RecordedCall:
             the least that it was.
         arguments: None when there is their digest only.
         policy_sha256: of the policy file that it was judged under, if it was one.
+        pages: the hosts of pages that it read, where its redirects ended; neither port nor scheme.
     """
 
     event: str
@@ -90,6 +91,7 @@ class RecordedCall:
     args_sha256: str | None = None
     arguments: Mapping[str, Json] | None = None
     policy_sha256: str | None = None
+    pages: tuple[str, ...] = ()
 
 
 _Key: TypeAlias = tuple[str | None, str, str]
@@ -120,6 +122,7 @@ class _Open:
     beside: bool = False
     args_sha256: str | None = None
     policy_sha256: str | None = None
+    pages: tuple[str, ...] = ()
 
     def closed(self) -> RecordedCall:
         event, number, at = self.first
@@ -140,6 +143,7 @@ class _Open:
             beside=self.beside,
             args_sha256=self.args_sha256,
             policy_sha256=self.policy_sha256,
+            pages=self.pages,
         )
 
     def _was(self) -> Was:
@@ -213,6 +217,8 @@ class Recording:
             call.denials.append(_network(event, body, decision))
         elif code in _BY_LABEL:
             call.by_label = True
+        elif code == EventCode.WEB001O:
+            call.pages += tuple(filter(None, [_text(body, "host")]))
         elif code == EventCode.STP004D:
             call.refusal = _text(body, "code") or "UNKNOWN"
         else:
@@ -220,7 +226,9 @@ class Recording:
             self._busy.add((run, _turn(step)))
 
 
-_TAKEN: Final = frozenset({EventCode.STP001A, EventCode.STP004D, EventCode.APR001O})
+_TAKEN: Final = frozenset(
+    {EventCode.STP001A, EventCode.STP004D, EventCode.APR001O, EventCode.WEB001O}
+)
 
 
 def with_arguments(

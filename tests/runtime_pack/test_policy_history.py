@@ -218,6 +218,28 @@ def test_an_admitted_read_needs_its_url_to_be_decided() -> None:
     assert Now.DENIED is now(known, 'allow = ["a.example"]\n')[0]
 
 
+@pytest.mark.parametrize(
+    ("host", "text", "verdict"),
+    [
+        ("b.example", 'allow = ["a.example"]', Now.DENIED),
+        ("b.example", "", Now.DENIED),
+        ("b.example", 'allow = ["b.example:8443"]', Now.UNKNOWN),
+        ("b.example", 'allow = ["b.example"]\ntask_allow = ["a.example"]', Now.DENIED),
+        ("2001:db8::7", 'allow = ["2001:db8::/32"]', Now.UNKNOWN),
+        ("sha256:00112233", 'allow = ["a.example"]', Now.UNKNOWN),
+    ],
+)
+def test_the_host_of_a_page_is_enough_to_deny_a_read(host: str, text: str, verdict: Now) -> None:
+    """The log has the host where a read ended, and no port: a list that lacks the host denies it."""
+    body = {"tool": "web:read"}
+    call = call_of(
+        record("STP001A", "t1c1", object=body),
+        record("WEB001O", "t1c1", name="page", object={**body, "host": host}),
+    )
+
+    assert (Was.ALLOWED, verdict) == (call.was, now(call, f"{text}\n")[0])
+
+
 def test_a_condition_needs_the_arguments() -> None:
     """Known arguments decide it as a run does; one that cannot be decided denies."""
     rule = (
