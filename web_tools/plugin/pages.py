@@ -28,7 +28,7 @@ from egress.ports import Fetch, FetchLimits, Resolver, RunLimits, Transport
 from egress.url import Target, parse_target
 from egress.violation import violation_of
 from web_tools.arguments import ReadRequest
-from web_tools.errors import WebToolError, error_from_egress
+from web_tools.errors import InvalidSetup, WebToolError, error_from_egress
 from web_tools.extract import Detail, Extractor
 from web_tools.plugin.bounds import PluginBounds
 from web_tools.plugin.outcomes import PluginCode, UrlFailed
@@ -129,21 +129,32 @@ class GuardedReader:
     follow: Follow | None = None
     clock: Callable[[], datetime] = _now
 
-    @property
-    def policy(self) -> EgressPolicy:
-        """What may be read.
+    def __attrs_post_init__(self) -> None:
+        """Refuse at once what no page could be read under.
 
         Raises:
             AllowlistError: An entry is malformed.
+            InvalidSetup: Every host and every private address together would leave no rule.
         """
+        if isinstance(self.hosts, PublicHosts) and self.address.allow_private_addresses:
+            raise InvalidSetup("hosts", "name hosts where allow_private_addresses is set")
+        # It is made again for each call, which costs little beside a page.
+        _ = self.policy
+
+    @property
+    def policy(self) -> EgressPolicy:
+        """What may be read."""
         if not self.lists:
             listed = self.hosts
             if not isinstance(listed, PublicHosts | Allowlist):
                 listed = parse_allowlist(listed)
             return EgressPolicy(allowlist=listed, address=self.address)
-        layers: dict[str, Any] = dict(self.lists)
+        layers: dict[str, Allowlist | Sequence[str]] = {}
         if not isinstance(self.hosts, PublicHosts):
             layers["plugin"] = self.hosts
+        for name, entries in self.lists:
+            # Two lists of one name hold both.
+            layers[f"{name} {len(layers)}" if name in layers else name] = entries
         return layered_policy(layers, address=self.address)
 
     @asynccontextmanager

@@ -11,6 +11,7 @@ from typing import Any, Self
 import attrs
 import pytest
 
+from egress.errors import AllowlistError
 from egress.policy import AddressPolicy
 from web_tools.errors import InvalidSetup, WebToolError
 from web_tools.fence import NonceBook
@@ -182,6 +183,14 @@ def test_one_page_that_fails_does_not_fail_the_others() -> None:
     assert 4 == len(api.sent)
 
 
+def test_a_page_of_a_guard_is_not_the_page() -> None:
+    """What a server sends in the place of a page is not summed up as if it was the page."""
+    guard = "<html><head><title>Just a moment...</title></head><body><p>Checking your browser</p></body></html>"
+    outcome = read(plugin_over(web({A: ApiAnswer(body=guard, headers=HTML)})), [A])
+
+    assert ["interstitial"] == codes(outcome)
+
+
 def test_nothing_goes_to_a_page_but_the_request() -> None:
     """No credential, no cookie, no profile: not even where a page sets a cookie and leads on."""
     leads = ApiAnswer(status=302, headers=(("location", B), ("set-cookie", "id=1")))
@@ -230,6 +239,8 @@ def test_lists_of_a_contract_hold_as_well() -> None:
 
     assert ["ok", "WEB_EGRESS_DENIED"] == codes(listed)
     assert ["WEB_EGRESS_DENIED"] * 2 == codes(read(plugin_over(api, reader=both), [A, B]))
+    twice = {"lists": (("task", ("a.example",)), ("task", ("b.example",)))}
+    assert ["WEB_EGRESS_DENIED"] * 2 == codes(read(plugin_over(api, reader=twice), [A, B]))
     own = read(plugin_over(api, reader={"hosts": ["b.example"]}), [A, B])
     assert ["WEB_EGRESS_DENIED", "ok"] == codes(own)
 
@@ -505,6 +516,35 @@ def test_what_another_policy_admitted_is_not_read_from_disk(tmp_path: Path) -> N
     # The same name on the list, and the exemption gone: the name is looked up again.
     elsewhere = plugin_over(api, reader={"cache": cache, "hosts": ["10.0.0.5", "a.example"]})
     read(elsewhere, [url])
+    assert 2 == len(api.sent)
+
+
+def test_what_an_exemption_opened_is_not_read_from_disk_without_it(tmp_path: Path) -> None:
+    """A name with a private address: its exemption, or the entry of the address, is gone."""
+    api = ScriptedApi(lambda _: page("Secrets"), addresses=("10.0.0.5",))
+    same = {"cache": cached(tmp_path), "hosts": ["a.example"]}
+    exempt = AddressPolicy(allowed_hosts=frozenset({"a.example"}))
+
+    ways: list[dict[str, Any]] = [{"address": exempt}, {"hosts": ["a.example", "10.0.0.5"]}]
+    for way in ways:
+        assert ["ok"] == codes(read(plugin_over(api, reader={**same, **way}), [A]))
+        assert ["WEB_EGRESS_DENIED"] == codes(read(plugin_over(api, reader=same), [A]))
+
+
+def test_a_kept_page_with_a_way_that_is_denied_now_is_fetched_anew(tmp_path: Path) -> None:
+    """Whatever the index says: what led to it is asked of the policy each time."""
+    api, cache = web({A: page("Apples")}), cached(tmp_path)
+    read(plugin_over(api, reader={"cache": cache}), [A])
+    cache.close()
+    with sqlite3.connect(tmp_path / "cache" / "index.sqlite3") as index:
+        (note,) = index.execute("SELECT note FROM entries").fetchone()
+        edited = json.dumps({**json.loads(note), "way": ["http://169.254.169.254/", A]})
+        index.execute("UPDATE entries SET note = ?", (edited.encode(),))
+    index.close()
+
+    (result,) = read(plugin_over(api, reader={"cache": cache}), [A]).results
+    assert isinstance(result, UrlSummary)
+    assert not result.cached
     assert 2 == len(api.sent)
 
 
@@ -794,6 +834,17 @@ def test_parts_of_the_wrong_kind_are_refused() -> None:
     for parts in wrong:
         with pytest.raises(InvalidSetup):
             create_search_plugin(**parts)
+
+
+def test_a_reader_that_no_rule_would_hold_is_refused_at_once() -> None:
+    """A malformed list, and every host with every address."""
+    for hosts in (["a b"], "a.example"):
+        with pytest.raises(AllowlistError):
+            GuardedReader(hosts=hosts)
+    with pytest.raises(AllowlistError):
+        GuardedReader(lists=(("task", ("a b",)),))
+    with pytest.raises(InvalidSetup):
+        GuardedReader(address=AddressPolicy(allow_private_addresses=True))
 
 
 def test_sent_is_what_a_page_is_asked_with() -> None:
