@@ -42,6 +42,7 @@ from web_tools.robots import RobotsDisallowed, RobotsUnreachable
 __all__ = ("Client", "Page", "PageReader", "TextExtractor")
 
 _MAX_RETRY_AFTER_CHARS: Final = 64
+_PDF: Final = "application/pdf"
 _MARKDOWN: Final = frozenset({"text/markdown", "text/x-markdown"})
 # A text of this size is looked through beside the loop and not in it.
 _MANY_CHARS: Final = 32_768
@@ -218,7 +219,7 @@ class PageReader:
         except UnsupportedContent as error:
             raise WebToolError(
                 WebErrorCode.CONTENT_TYPE_UNSUPPORTED,
-                "The page is not text, JSON or XML.",
+                _unsupported(error),
                 detail="unsupported_content_type",
                 cause=str(error),
             ) from error
@@ -301,6 +302,13 @@ def _parse(url: str) -> Target:
         return parse_target(url)
     except UrlRejected as error:
         raise error_from_egress(error) from error
+
+
+def _unsupported(error: UnsupportedContent) -> str:
+    """What the page is, in our words: a type that a server made up is not repeated."""
+    found = "PDF" if error.media_type == _PDF else error.found
+    what = "" if found is None else f" It is {found}."
+    return f"The page is not text, JSON or XML.{what}"
 
 
 def _disallowed(error: RobotsDisallowed) -> WebToolError:

@@ -20,6 +20,7 @@ from runtime_pack.ports import ExecutionContext, is_releasable
 from runtime_pack.testing import ListEmitter, ScriptedModel
 from web_tools._page_notes import PageNote, note_of
 from web_tools.page_cache import PageCache
+from web_tools.robots import USER_AGENT, _parsed
 from web_tools.search import create_fixture_web_search_provider
 from web_tools.testing_site import LoopbackSite, SiteAnswer
 
@@ -92,6 +93,23 @@ def test_robots_are_respected_when_the_operator_says_so(
         assert site.requests.count(path) == 1 + (expected is True)
 
     with_site({"/robots.txt": answer, path: page}, use)
+
+
+@pytest.mark.parametrize(
+    ("rules", "allowed"),
+    [
+        ("User-agent: AGENT-runtime-pack/2 # us\nDisallow: /x", False),
+        ("user agent googlebot\nuseragent *\nDisallow: /x", False),
+        ("User-agent: agent\nDisallow: /x", True),
+        ("User-agent: a\nDisallow: /x\n\nUser-agent: *\nAllow: /", True),
+        ("# User-agent: *\nDisallow: /x", True),
+        ("User-agent: *\nDisallow: /user-agent: a\nDisallow: /x", False),
+        ("".join(f"User-agent {n}*a\n" for n in range(5_000)) + "Disallow: /x\n" * 30_000, True),
+    ],
+)
+def test_rules_are_looked_up_by_our_name_or_for_everybody(rules: str, allowed: bool) -> None:
+    """Not by a beginning of our name; and a file of many names before many rules is read soon."""
+    assert allowed is _parsed(rules).can_fetch("http://a.example/x", USER_AGENT)
 
 
 def test_robots_are_asked_at_every_hop_and_once_an_origin() -> None:
