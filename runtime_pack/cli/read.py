@@ -167,6 +167,13 @@ class _Reading:
     async def run(self, interrupts: Interrupts) -> int:
         """Read and show all of them."""
         del interrupts
+        try:
+            return await self._read_all()
+        finally:
+            if self.cache is not None:
+                await asyncio.to_thread(self.cache.close)
+
+    async def _read_all(self) -> int:
         many, failed, done = len(self.urls) > 1, 0, list[_Read]()
         async with opened_tools(
             allow=self.allow,

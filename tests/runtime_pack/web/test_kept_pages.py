@@ -1,7 +1,7 @@
 """robots.txt and the page cache under the policy of the run that asks, over loopback sockets."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,14 @@ def with_site(
             return site
 
     return asyncio.run(main())
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[PageCache]:
+    """A cache in a folder of its own, closed at the end."""
+    held = PageCache(tmp_path / "cache")
+    yield held
+    held.close()
 
 
 def revision(output: ToolOutput) -> str:
@@ -126,13 +134,14 @@ def test_robots_are_asked_at_every_hop_and_once_an_origin() -> None:
     with_site(pages, use)
 
 
-def test_a_kept_page_is_read_when_its_server_says_it_is_the_same(tmp_path: Path) -> None:
+def test_a_kept_page_is_read_when_its_server_says_it_is_the_same(
+    tmp_path: Path, cache: PageCache
+) -> None:
     """The second run sends the validators and gets no body; a change brings the new page."""
     page = SiteAnswer.html(f"<p>{PROSE}</p>")
     kept = attrs.evolve(
         page, headers=(("ETag", '"1"'), ("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT"))
     )
-    cache = PageCache(tmp_path / "cache")
 
     async def use(site: LoopbackSite, read: Read) -> None:
         first = await read("/p", page_cache=cache)
@@ -157,10 +166,9 @@ def test_a_kept_page_is_read_when_its_server_says_it_is_the_same(tmp_path: Path)
     assert b"127.0.0.1" not in names
 
 
-def test_a_kept_page_opens_nothing_to_a_run_that_may_not_fetch_it(tmp_path: Path) -> None:
+def test_a_kept_page_opens_nothing_to_a_run_that_may_not_fetch_it(cache: PageCache) -> None:
     """Its list is asked, and its server: offline, or another list, there is no page."""
     kept = attrs.evolve(SiteAnswer.html(f"<p>{PROSE}</p>"), headers=(("ETag", '"1"'),))
-    cache = PageCache(tmp_path / "cache")
 
     async def use(site: LoopbackSite, read: Read) -> None:
         assert (await read("/p", page_cache=cache)).ok
@@ -177,9 +185,8 @@ def test_a_kept_page_opens_nothing_to_a_run_that_may_not_fetch_it(tmp_path: Path
     with_site({"/p": kept, "/robots.txt": SiteAnswer.text("User-agent: *\nDisallow: /")}, use)
 
 
-def test_not_modified_without_a_question_is_no_page(tmp_path: Path) -> None:
+def test_not_modified_without_a_question_is_no_page(cache: PageCache) -> None:
     """Nothing was held, so nothing is read."""
-    cache = PageCache(tmp_path / "cache")
 
     async def use(site: LoopbackSite, read: Read) -> None:
         assert (await read("/p", page_cache=cache)).code == "WEB_HTTP_ERROR"
