@@ -267,6 +267,21 @@ def test_a_log_that_closes_in_a_new_file_is_verified(tmp_path: Path) -> None:
     assert LogStatus.TAMPERED == verify_log(path, [earlier]).status
 
 
+def test_a_new_file_that_nobody_closed_is_open(tmp_path: Path) -> None:
+    """What the writer adds counts as the end only where it has closed."""
+    log = AuditLog(tmp_path / "log", segment_bytes=900)
+    fill(log, 2)
+    head = log.head
+    while log.path.read_bytes().count(b"\n") != 1:
+        log.append(event(9))
+        head = log.head
+        log.flush()
+
+    assert head.seq + 1 == log.head.seq
+    assert LogStatus.OPEN == verify_log(log.path, [head]).status
+    log.close()
+
+
 def test_lines_of_the_writer_alone_vouch_for_no_others(tmp_path: Path) -> None:
     """A head before an event is not the end, whatever stands behind that."""
     path = tmp_path / "log"

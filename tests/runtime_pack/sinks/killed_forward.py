@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,17 +66,36 @@ def forward(folder: Path, logs: Path) -> None:
             raise SystemExit("not delivered")
 
 
+def in_child(work: Callable[[], object]) -> bool:
+    """Whether the child was killed. Forwarding starts threads, and who has some does not fork."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        # Whatever it is, the child must not go on as if it were the parent.
+        except BaseException as error:  # noqa: BLE001
+            sys.stderr.write(f"{error!r}\n")
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        raise SystemExit("a child failed")
+    return os.WIFSIGNALED(status)
+
+
 def one(folder: Path, logs: Path, wanted: list[str], at: int) -> bool:
     """Whether the child came to that point; every line must have arrived, whole and in order."""
     own = folder / f"{at}"
     own.mkdir()
-    child = os.fork()
-    if child == 0:
+
+    def until_killed() -> None:
         Points(at).install()
         forward(own, logs)
-        os._exit(0)
-    killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
-    forward(own, logs)
+
+    killed = in_child(until_killed)
+    if in_child(partial(forward, own, logs)):
+        raise SystemExit(f"point {at}: killed by nobody")
     got = []
     for line in (own / "out.jsonl").read_bytes().splitlines():
         try:

@@ -612,6 +612,23 @@ def test_a_place_in_no_file_is_odd(tmp_path: Path) -> None:
         assert (Odd.REPLACED, 1) == (first.before.kind, first.place.seq)
 
 
+def test_a_beginning_that_is_not_behind_the_place_is_odd(tmp_path: Path) -> None:
+    """What is left of a log begins where the place is, and continues another line than that."""
+    log, at = tmp_path / "run.jsonl", [START]
+    with AuditLog(log, signer=SIGNER, segment_bytes=1500, now=lambda: at[0]) as writer:
+        for number in range(20):
+            at[0] += timedelta(hours=1)
+            writer.append(event(number))
+            writer.flush()
+    delete_older(log, before=START + timedelta(hours=10), signer=SIGNER, by="ann", now=at[0])
+    first = read_after(log, BEGINNING, most_lines=1, most_bytes=1).lines[0].place.seq
+    place = Place(seq=first - 1, sha256="0" * 64, start=0, end=9)
+    odd = read_after(log, place, most_lines=1, most_bytes=1).lines[0].before
+
+    assert odd is not None
+    assert Odd.REPLACED == odd.kind
+
+
 def test_a_note_says_what_can_be_said() -> None:
     """A record with odd parts is no reason to fail."""
     for line in (

@@ -9,6 +9,7 @@ import importlib
 import json
 import re
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from egress.channel import open_stream
+from egress.errors import ConnectionLost
 from runtime_pack.errors import ContractError
 from runtime_pack.sink_config import SinkConfig, parse_sink
 from runtime_pack.sinks import NotDelivered, Refused, Sender, sender_for
@@ -233,6 +236,49 @@ def test_a_receiver_of_the_own_network_is_opened_by_its_word_only() -> None:
 
     for told in asyncio.run(main()):
         assert "private_address" in told
+
+
+class _Names:
+    """Answers every name with loopback."""
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        assert (host, port) != ("", 0)
+        return ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("way", ["tcp", "tls", "udp"])
+def test_a_name_that_leads_into_the_own_network_is_not_followed(way: str) -> None:
+    """What a name answers is checked before anything is dialled."""
+    sink = config(f"{way}://siem.example:6514", private_address=False)
+    told = asyncio.run(failing(sender_for(sink, resolver=_Names()), events(1)))
+
+    assert "the policy refuses siem.example" in told
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_an_end_that_came_before_ours_confirms_nothing(authority: Any, secure: bool) -> None:
+    """A receiver that read all there was, and closed, may have read a part of a message."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(5)
+        writer.close()
+
+    async def main() -> None:
+        given = {"ssl": authority.server()} if secure else {}
+        async with listening(serve, **given) as port:
+            tls = {"ca_file": str(authority.ca_file)} if secure else {}
+            sink = config(f"{'tls' if secure else 'tcp'}://127.0.0.1:{port}", **tls)
+            assert sink.target is not None
+            context = None if not secure else ssl.create_default_context(cafile=authority.ca_file)
+            stream = await open_stream(
+                sink.target, policy=sink.policy(), timeout_seconds=60, context=context
+            )
+            await stream.write(b"12345")
+            await stream._wire.end()
+            await stream.finish()
+
+    with pytest.raises(ConnectionLost, match="closed by the receiver before"):
+        asyncio.run(main())
 
 
 class _Mailbox(asyncio.DatagramProtocol):

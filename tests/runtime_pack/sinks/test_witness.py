@@ -113,7 +113,11 @@ def test_what_a_store_says_is_not_believed_as_it_is(tmp_path: Path) -> None:
     write(log, 2)
     stolen = tmp_path / "stolen"
     write(stolen, 2, THIEF)
-    for body in (f"{read_checkpoints(stolen).notes[-1]}\n".encode(), b"hello", b"\xff", b""):
+    true_but_unsigned = THIEF.note(read_checkpoints(log).notes[0].text)
+    bodies = [
+        f"{note}\n".encode() for note in (read_checkpoints(stolen).notes[-1], true_but_unsigned)
+    ]
+    for body in (*bodies, b"hello", b"\xff", b""):
         store.body = body
         with pytest.raises(AuditError):
             asyncio.run(watched(log, store))
