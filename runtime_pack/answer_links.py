@@ -146,7 +146,8 @@ class _Defuser:
     def link(self, match: re.Match[str]) -> str:
         """A link, or the site of one that carries something private."""
         found = match[0]
-        if self._private.find(found, self._nonces) is None:
+        # Of an address that somebody named, words say what its page is about.
+        if self._private.find(found, self._nonces, runs=not self._leads_home(found)) is None:
             return found
         self.links += 1
         start = "](" if found.startswith("](") else ""
@@ -154,6 +155,12 @@ class _Defuser:
         told = f"(link removed: {site})" if site else "(link removed)"
         # The brackets of Markdown that ran into the match stay balanced enough to be text.
         return f"{start and '] '}{told}"
+
+    def _leads_home(self, text: str) -> bool:
+        """Whether each address of a link is known."""
+        reader = self._reader
+        found = () if reader is None else reader.find(text)
+        return bool(found) and all(self._book.origin(each.url) in _KNOWN for each in found)
 
     def _site(self, text: str) -> str:
         """Of the first address of a text, the registered name, if that is not the payload."""

@@ -332,10 +332,11 @@ def _of_address(case: _Case, text: str, place: Destination) -> Iterable[BrokenRu
         yield case.row(LabelRow.READ_NET_COMPOSED)
         return
     # As it was written too: a name in it is in lower case by now.
-    leak = _leak_in_address(case, (text, place.url), place.host)
+    origin = case.book.origin(place.url)
+    composed = origin is AddressOrigin.COMPOSED
+    leak = _leak_in_address(case, (text, place.url), place.host, runs=composed)
     yield leak
     host = place.host if leak is None else leak.host
-    origin = case.book.origin(place.url)
     if origin is AddressOrigin.PAGE_LINK:
         yield _of_link(case, place, host)
     else:
@@ -361,9 +362,17 @@ def _of_link(case: _Case, place: Address, host: str) -> BrokenRule | None:
     return case.broken(RuleCode.LINK_BUDGET, LabelVerdict.ASK, host)
 
 
-def _leak_in_address(case: _Case, texts: Iterable[str], host: str) -> BrokenRule | None:
+def _leak_in_address(
+    case: _Case, texts: Iterable[str], host: str, *, runs: bool = True
+) -> BrokenRule | None:
+    """The rule about something private in an address.
+
+    Without *runs*, words do not count: an address that somebody else named says what its page is about.
+    """
     texts = tuple(texts)
-    leak = _worst(case, dict.fromkeys([*texts, *(join for t in texts for join in _joins_in(t))]))
+    spread = [join for text in texts for join in _joins_in(text)]
+    leak = _worst(case, dict.fromkeys([*texts, *spread]), runs=runs)
+    leak = _worse(leak, *(case.private.find_shared_out(_parts_of(text)) for text in texts))
     if leak is None:
         return None
     code = RuleCode.NONCE_IN_URL if leak is Leak.NONCE else RuleCode.PRIVATE_DATA_IN_URL
@@ -388,7 +397,11 @@ def _of_arguments(
     spread = [join for text in texts for join in _joins_in(text)]
     # Names of fields are left out of the orders that are tried: they are few, and so are parts.
     values = [text for each in arguments.values() for text in texts_of(each) if text not in reads]
-    leak = _worst(case, dict.fromkeys([*texts, "".join(texts), *joins_of(values), *spread]))
+    # With spaces as well: numbers of a list are no longer a list when they are joined.
+    joined = ("".join(texts), " ".join(texts), *joins_of(values))
+    leak = _worst(case, dict.fromkeys([*texts, *joined, *spread]))
+    parts = [part for text in texts for part in (_parts_of(text) if "://" in text else (text,))]
+    leak = _worse(leak, case.private.find_shared_out(parts))
     if leak is None:
         return None
     code = RuleCode.NONCE if leak is Leak.NONCE else RuleCode.PRIVATE_DATA
@@ -407,14 +420,26 @@ def _joins_in(text: str) -> Iterable[str]:
     if not mark or "://" not in text:
         return ()
     pairs = [unquote(value or name) for name, value in _VALUE.findall(mark + query)]
-    return joins_of(pairs)
+    # With dots as well: each may be in a writing of its own.
+    return (*joins_of(pairs), ".".join(pairs))
 
 
-def _worst(case: _Case, texts: Iterable[str]) -> Leak | None:
+_PARTS: Final = re.compile(r"[/?#&;=.@,+]+")
+
+
+def _parts_of(address: str) -> list[str]:
+    """What of an address somebody can put in any order: labels, segments, names and values."""
+    return [unquote(part) for part in _PARTS.split(address.partition("://")[2] or address)]
+
+
+def _worst(case: _Case, texts: Iterable[str], *, runs: bool = True) -> Leak | None:
     if not case.private and not case.nonces:
         return None
-    found = (case.private.find(text, case.nonces) for text in texts)
-    return max((leak for leak in found if leak is not None), default=None)
+    return _worse(*(case.private.find(text, case.nonces, runs=runs) for text in texts))
+
+
+def _worse(*leaks: Leak | None) -> Leak | None:
+    return max((leak for leak in leaks if leak is not None), default=None)
 
 
 # ── one address by itself ─────────────────────────────────────────────────────────────────────

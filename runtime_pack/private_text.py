@@ -2,16 +2,15 @@
 
 What is private is kept as windows of characters in sets, so a check takes one pass over the text for
 each of its forms, whatever the number of strings. The forms are the text as it is and what it says
-when it is read as percent escapes, entities, hexadecimal or base64 (both alphabets, every alignment),
-forwards and backwards, several of these one inside the other. Case, separators and invisible
-characters between letters and digits do not hide a string.
+in the writings of `runtime_pack.writings`, forwards and backwards, several of these one inside the
+other. Case, separators and invisible characters between letters and digits do not hide a string.
 
 A string of 8 to 15 characters is found as a whole; of a longer one, any 16 characters in a row are.
+Of a private text, runs of its words are found as well: see `runtime_pack.word_runs`.
 """
 
 from __future__ import annotations
 
-import base64
 import functools
 import itertools
 import re
@@ -22,13 +21,15 @@ from enum import IntEnum
 from typing import Final
 from urllib.parse import unquote
 
+from runtime_pack.word_runs import BEGINNING, RunLength, WordRuns
+from runtime_pack.writings import TooTangled, blocks_of, forms_of, said_by
+
 __all__ = (
     "MAX_CHECKED",
     "MIN_PRIVATE",
     "Leak",
     "PrivateText",
     "find_nonce",
-    "forms_of",
     "joins_of",
 )
 
@@ -39,11 +40,7 @@ MAX_CHECKED: Final = 262_144
 """Characters of a text that can be looked through: a longer one is never said to be clean."""
 
 _WINDOW: Final = 16
-# How many readings may stand one inside the other, and how much text they may come to.
-_DEPTH: Final = 3
-_ROOM: Final = 48
-_LEAST_ROOM: Final = 65_536
-_ESCAPE_PASSES: Final = 8
+_NOT_LETTERS: Final = re.compile(r"[\W_]+")
 
 
 class Leak(IntEnum):
@@ -58,108 +55,12 @@ class Leak(IntEnum):
     UNREADABLE = 6
 
 
-# ── the forms of a text ───────────────────────────────────────────────────────────────────────
-
-_HEX: Final = re.compile(r"[0-9A-Fa-f]{16,}")
-# Eight bytes in base64 are eleven characters at least.
-_BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{11,}")
-_ONE_ALPHABET: Final = str.maketrans("-_", "+/")
-_NOT_LETTERS: Final = re.compile(r"[\W_]+")
-_ESCAPED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
-# As programs write a sign: `\x41`, `\u0041`, `%u0041`, `\u{41}`.
-_CODED: Final = re.compile(
-    r"\\x([0-9A-F]{2})|[\\%]u([0-9A-F]{4})|\\u\{(0{0,4}[0-9A-F]{1,4})\}", re.IGNORECASE
-)
-_READABLE: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ufffd]{8,}")
-
-
-class _TooMuch(Exception):
-    """The forms of a text have come to more than a multiple of it."""
-
-
-def forms_of(text: str) -> Iterator[str]:
-    """The text and everything that it says in another writing, each once, folded in case.
-
-    Raises:
-        _TooMuch: there is more of it than a multiple of the text.
-    """
-    seen: set[str] = set()
-    left = _ROOM * len(text) + _LEAST_ROOM
-    level: Iterable[str] = (text,)
-    for depth in range(_DEPTH + 1):
-        deeper: list[str] = []
-        for form in level:
-            for plain in _unescaped(form):
-                if plain in seen:
-                    continue
-                seen.add(plain)
-                left -= len(plain)
-                if left < 0:
-                    raise _TooMuch
-                yield plain
-                if depth < _DEPTH:
-                    deeper += _decoded(plain)
-        level = deeper
-
-
-def _coded(match: re.Match[str]) -> str:
-    return chr(int(match[1] or match[2] or match[3], 16))
-
-
-def _unescaped(text: str) -> Iterator[str]:
-    """The text, and what its percent escapes and entities stand for, as deep as they go."""
-    yield text
-    for _ in range(_ESCAPE_PASSES):
-        plain = _entities_read(text) if "&" in text else text
-        if _ESCAPED.search(plain):
-            plain = unquote(plain, errors="replace")
-        if "\\" in plain or "%u" in plain or "%U" in plain:
-            plain = _CODED.sub(_coded, plain)
-        if plain == text:
-            return
-        text = plain
-        yield text
-
-
-def _decoded(text: str) -> Iterator[str]:
-    """What the runs of hexadecimal and base64 in a text say, forwards and backwards."""
-    letters = _NOT_LETTERS.sub("", text)
-    for form in (text, letters) if letters != text else (text,):
-        for turned in (form, form[::-1]):
-            yield from _from_runs(turned)
-
-
-def _from_runs(text: str) -> Iterator[str]:
-    numbers = _HEX.findall(text)
-    for offset in (0, 1) if numbers else ():
-        yield from _readable(bytes.fromhex(_even(run[offset:])) for run in numbers)
-    runs = [run.translate(_ONE_ALPHABET) for run in _BASE64.findall(text)]
-    for offset in range(4) if runs else ():
-        yield from _readable(base64.b64decode(_padded(run[offset:])) for run in runs)
-
-
-def _even(run: str) -> str:
-    return run[: len(run) & ~1]
-
-
-def _padded(run: str) -> str:
-    # One character more than whole groups says nothing; two or three say a byte or two.
-    kept = len(run) - (len(run) % 4 == 1)
-    return run[:kept] + "A" * (-kept % 4)
-
-
-def _readable(parts: Iterable[bytes]) -> Iterator[str]:
-    """What of the bytes is text: what was never encoded so decodes to noise, which has next to none."""
-    found: list[str] = []
-    for part in parts:
-        for data in (part, part.replace(b"\0", b"")) if b"\0" in part else (part,):
-            found += _READABLE.findall(data.decode("utf-8", "replace"))
-    if found:
-        yield "\n".join(found)
-
+# ── parts ────────────────────────────────────────────────────────────────────────────────────
 
 _MOST_ORDERED: Final = 4
 _MOST_JOINED: Final = 8192
+_MOST_STRINGS: Final = 2048
+_LONGEST_PIECE: Final = 32
 
 
 def joins_of(parts: Sequence[str]) -> Iterator[str]:
@@ -185,12 +86,17 @@ def _folded(text: str) -> str:
     if text.isascii():
         return text.lower()
     plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
-    return "".join([_digit(sign) for sign in plain if not unicodedata.combining(sign)])
+    return _NOT_ASCII.sub(lambda match: _plain(match[0]), plain)
 
 
-def _digit(sign: str) -> str:
-    """A digit of any script as one of ours, and every other sign as it is."""
-    return str(unicodedata.decimal(sign)) if sign.isdecimal() else sign
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
+
+
+def _plain(sign: str) -> str:
+    """A digit of any script as one of ours, no mark upon a letter, and every other sign as it is."""
+    if sign.isdecimal():
+        return str(unicodedata.decimal(sign))
+    return "" if unicodedata.combining(sign) else sign
 
 
 def _spellings(text: str) -> set[str]:
@@ -202,6 +108,14 @@ def _spellings(text: str) -> set[str]:
     return {each for each in both if len(each) >= MIN_PRIVATE}
 
 
+# What two people do not write by chance: see docs/labels.md for what was measured. Of a secret text a
+# shorter run is enough, and a short one is private as a whole.
+_RUNS: Final = {
+    Leak.WORKSPACE: RunLength(words=6, letters=28),
+    Leak.SECRET: RunLength(words=4, letters=20, whole=3),
+}
+
+
 class PrivateText:
     """Private strings, to be looked for in what goes out.
 
@@ -209,7 +123,7 @@ class PrivateText:
     data: names of things with digits or signs in them, and for a secret text every long word.
     """
 
-    __slots__ = ("_first", "_public", "_whole", "_windows")
+    __slots__ = ("_blocks", "_first", "_public", "_runs", "_strings", "_whole", "_windows")
 
     def __init__(self) -> None:
         # As ordered sets, which are small while they are empty.
@@ -217,12 +131,22 @@ class PrivateText:
         self._whole: dict[str, Leak] = {}
         self._windows: dict[str, Leak] = {}
         self._public: dict[str, None] = {}
+        # The letters of each string, as many strings as parts can be held against.
+        self._strings: dict[str, Leak] = {}
+        # Of letters that other character sets write in other bytes.
+        self._blocks: frozenset[int] = frozenset()
+        # By what they are; made with the first text.
+        self._runs: dict[Leak, WordRuns] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._first)
+        return bool(self._first) or any(self._runs.values())
 
     def add(self, text: str, kind: Leak) -> None:
         """Look for a string from now on. One that is too short to be looked for is not."""
+        self._blocks |= blocks_of(text)
+        letters = _letters(text)
+        if len(letters) >= MIN_PRIVATE and len(self._strings) < _MOST_STRINGS:
+            self._keep(self._strings, letters, kind)
         for spelling in _spellings(text):
             self._first[spelling[:MIN_PRIVATE]] = None
             if len(spelling) < _WINDOW:
@@ -239,14 +163,27 @@ class PrivateText:
             kept[text] = kind
 
     def add_text(self, text: str, kind: Leak) -> None:
-        """Look for what of a private text looks like data, unless it was said in public."""
+        """Look for what of a private text looks like data, and for runs of its words.
+
+        What was said in public is left out.
+        """
+        self._runs_of(kind).add(_folded(text))
+        self._blocks |= blocks_of(text)
         for word, certain in _words(text, secret=kind is Leak.SECRET):
             telling = certain or kind is Leak.SECRET or not _ordinary().match(word)
             if telling and _folded(word) not in self._public:
                 self.add(word, kind)
 
+    def _runs_of(self, kind: Leak) -> WordRuns:
+        if not self._runs:
+            self._runs = {each: WordRuns(length) for each, length in _RUNS.items()}
+        return self._runs[kind]
+
     def add_public(self, text: str) -> None:
         """What a text says in public is no secret: those words of private texts are not looked for."""
+        folded = _folded(text)
+        for kind in _RUNS:
+            self._runs_of(kind).add_public(folded)
         for word, _ in _words(text, secret=True):
             self._public[_folded(word)] = None
             for spelling in _spellings(word):
@@ -260,33 +197,54 @@ class PrivateText:
         if known is not None and known < Leak.DECLARED:
             del kept[text]
 
-    def find(self, text: str, nonces: AbstractSet[str] = frozenset()) -> Leak | None:
-        """The worst of what the text holds, in any of its forms; None when it holds nothing."""
-        if not self._first and not nonces:
+    def find(
+        self, text: str, nonces: AbstractSet[str] = frozenset(), *, runs: bool = True
+    ) -> Leak | None:
+        """The worst of what the text holds, in any of its forms; None when it holds nothing.
+
+        Without *runs*, runs of words do not count: for what nobody has composed of them.
+        """
+        if not self and not nonces:
             return None
         if len(text) > MAX_CHECKED:
             return Leak.UNREADABLE
-        found: list[Leak] = []
+        worst: Leak | None = None
         try:
-            for form in forms_of(text):
+            for form in forms_of(text, self._blocks):
+                found = self._found(form, runs=runs)
                 if nonces and find_nonce(form, nonces):
                     found.append(Leak.NONCE)
-                found += self._found(form)
-        except _TooMuch:
+                worst = max((*found, *(() if worst is None else (worst,))), default=None)
+        except TooTangled:
             return Leak.UNREADABLE
-        return max(found, default=None)
+        return worst
 
-    def _found(self, form: str) -> list[Leak]:
-        if not self._first:
+    def _found(self, form: str, *, runs: bool) -> list[Leak]:
+        if not self:
             return []
         folded = _folded(form)
         letters = _NOT_LETTERS.sub("", folded)
-        spellings = (folded,) if letters == folded else (folded, letters)
-        return [leak for each in spellings if (leak := self._scan(each)) is not None]
+        found: list[Leak] = []
+        for spelling in (folded,) if letters == folded else (folded, letters):
+            beginnings = _beginnings(spelling)
+            if (leak := self._scan(spelling, beginnings)) is not None:
+                found.append(leak)
+            if runs and spelling is letters:
+                found += self._words(letters, beginnings)
+        return found
 
-    def _scan(self, text: str) -> Leak | None:
+    def _words(self, letters: str, beginnings: Sequence[str]) -> Iterator[Leak]:
+        """Of the kinds of which a run of words stands in a text, forwards or backwards."""
+        if not any(self._runs.values()):
+            return
+        turned = letters[::-1]
+        both = ((letters, beginnings), (turned, _beginnings(turned)))
+        for kind, known in self._runs.items():
+            if any(known.holds(each, begun) for each, begun in both):
+                yield kind
+
+    def _scan(self, text: str, beginnings: Sequence[str]) -> Leak | None:
         first = self._first.keys()
-        beginnings = [text[at : at + MIN_PRIVATE] for at in range(len(text) - MIN_PRIVATE + 1)]
         if first.isdisjoint(beginnings):
             return None
         found = [self._at(text, at) for at, word in enumerate(beginnings) if word in first]
@@ -298,12 +256,65 @@ class PrivateText:
         leaks.append(self._windows.get(text[start : start + _WINDOW]))
         return max((leak for leak in leaks if leak is not None), default=None)
 
+    def find_shared_out(self, parts: Iterable[str]) -> Leak | None:
+        """The worst string that parts of a call make when some of them are put in a row, in any order.
 
-def _entities_read(text: str) -> str:
-    """The text with its entities read; their table is large, and most texts have none."""
-    import html
+        Parts of three letters, of two for what was declared; each may be in a writing of its own.
+        """
+        told = [part for part in parts if part]
+        if len(told) <= _MOST_ORDERED or not self._strings:
+            return None
+        if sum(map(len, told)) > MAX_CHECKED:
+            return Leak.UNREADABLE
+        try:
+            said = {each for part in told for each in said_by(part, self._blocks)}
+        except TooTangled:
+            return Leak.UNREADABLE
+        pool = _Pool({_letters(each) for each in said})
+        found = (leak for letters, leak in self._strings.items() if pool.makes(letters, leak))
+        return max(found, default=None)
 
-    return html.unescape(text)
+
+def _beginnings(text: str) -> list[str]:
+    return [text[at : at + BEGINNING] for at in range(len(text) - BEGINNING + 1)]
+
+
+def _letters(text: str) -> str:
+    return _NOT_LETTERS.sub("", _folded(text))
+
+
+class _Pool:
+    """Pieces that a string may be made of."""
+
+    __slots__ = ("_heads", "_pairs", "_tails", "_wholes")
+
+    def __init__(self, pieces: AbstractSet[str]) -> None:
+        self._wholes = {piece for piece in pieces if 2 <= len(piece) <= _LONGEST_PIECE}
+        lengths = range(2, _LONGEST_PIECE + 1)
+        self._heads = {p[:n] for p in pieces for n in lengths if n <= len(p)}
+        self._tails = {p[-n:] for p in pieces for n in lengths if n <= len(p)}
+        self._pairs = {p[at : at + 2] for p in pieces for at in range(len(p) - 1)}
+
+    def makes(self, letters: str, kind: Leak) -> bool:
+        """Whether pieces in a row make the string, or a window of a long one."""
+        needed, least = min(len(letters), _WINDOW), 2 if kind >= Leak.DECLARED else 3
+        pairs = sum(letters[at : at + 2] in self._pairs for at in range(len(letters) - 1))
+        if 2 * pairs < needed - 1:
+            return False
+        reach = [0] * (len(letters) + 1)
+        for end in range(least, len(letters) + 1):
+            starts = range(max(0, end - _LONGEST_PIECE), end - least + 1)
+            pieces = [(letters[start:end], start) for start in starts]
+            begun = [end - start for piece, start in pieces if piece in self._tails]
+            gone_on = [end - at + reach[at] for piece, at in pieces if piece in self._wholes]
+            reach[end] = max((*begun, *gone_on), default=0)
+            if reach[end] and reach[end] + self._head(letters, end, least) >= needed:
+                return True
+        return False
+
+    def _head(self, letters: str, start: int, least: int) -> int:
+        ends = range(min(len(letters), start + _LONGEST_PIECE), start + least - 1, -1)
+        return next((end - start for end in ends if letters[start:end] in self._heads), 0)
 
 
 # ── words ─────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime_pack.private_text import MAX_CHECKED, Leak, PrivateText, find_nonce, forms_of, joins_of
+from runtime_pack.private_text import MAX_CHECKED, Leak, PrivateText, find_nonce, joins_of
+from runtime_pack.writings import forms_of
 
 EMAIL = "alice@corp.example"
 LONG = "sk-live-9f8e7d6c5b4a39281706f5e4d3c2b1a0"
