@@ -3,17 +3,21 @@
 Where text from outside was read, an image is kept only when the user or the operator named its address,
 a reference link when its address is known;
 any other one becomes text: the sign that makes it one is escaped, and the words stay. Of HTML, tags in which
-nothing has a value stay, and anchors with nothing but an address; any other element becomes text. A link of any
+nothing has a value stay, and anchors with nothing but an address; any other element becomes text. Code is
+no markup and stays as it is. A link of any
 kind that carries something private becomes the name of the site that it leads to.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Final
 
 from runtime_pack.address_book import Address, AddressBook, AddressReader
+from runtime_pack.answer_code import code_places
 from runtime_pack.inner import frozen
 from runtime_pack.label_table import AddressOrigin
 from runtime_pack.messages import Json
@@ -209,6 +213,22 @@ class _Defuser:
         return True
 
 
+def _outside_of_code(
+    pattern: re.Pattern[str], written: Callable[[re.Match[str]], str], text: str
+) -> str:
+    """The text with what the pattern finds written anew, but for what stands in code as a whole."""
+    places = code_places(text)
+    if not places:
+        return pattern.sub(written, text)
+    starts = [start for start, _ in places]
+
+    def kept(match: re.Match[str]) -> str:
+        place = bisect_right(starts, match.start()) - 1
+        return match[0] if place >= 0 and match.end() <= places[place][1] else written(match)
+
+    return pattern.sub(kept, text)
+
+
 def defused_answer(
     text: str,
     *,
@@ -233,9 +253,9 @@ def defused_answer(
     if private or nonces:
         shown = _LINK.sub(defuser.link, shown)
     if outside:
-        shown = _DEFINITION.sub(defuser.definition, shown)
-        shown = _IMAGE_START.sub(defuser.image, shown)
-        shown = _ELEMENT.sub(defuser.element, shown)
+        shown = _outside_of_code(_DEFINITION, defuser.definition, shown)
+        shown = _outside_of_code(_IMAGE_START, defuser.image, shown)
+        shown = _outside_of_code(_ELEMENT, defuser.element, shown)
     if shown == text:
         return None
     return DefusedAnswer(
