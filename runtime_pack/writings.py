@@ -15,6 +15,7 @@ import functools
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, TypeAlias
 from urllib.parse import unquote
 
@@ -158,13 +159,14 @@ _REGULAR: Final = tuple(
 def _regular(text: str) -> str:
     """Without a sign that stands between all others, or all groups of so many."""
     for width, pattern in enumerate(_REGULAR, 1):
-        plain = pattern.sub(lambda match, width=width: _grouped(match[0], width), text)
+        plain = pattern.sub(partial(_grouped, width), text)
         if plain != text:
             return plain
     return text
 
 
-def _grouped(text: str, width: int) -> str:
+def _grouped(width: int, match: re.Match[str]) -> str:
+    text = match[0]
     return "".join(text[at : at + width] for at in range(0, len(text), width + 1))
 
 
