@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from benchmarks.containment.adversary import HostileModel
@@ -28,6 +28,7 @@ from benchmarks.containment.fence_cases import (
     run_spread,
 )
 from benchmarks.containment.fence_mutants import count_properties
+from benchmarks.containment.hostile_runs import HostileRuns
 from benchmarks.containment.report import Results, problems, tables, write_page
 from benchmarks.containment.routes import ROUTES
 from benchmarks.containment.tool_cases import run_tool_cases
@@ -67,8 +68,10 @@ def measure(*, whole: bool, workers: int) -> Results:
     say(f"routes: {len(routes)} runs")
     counts = [run_dojo(dojo, preset, every=1 if whole else SAMPLE) for preset in LabelPreset]
     say(f"AgentDojo: {[c.harms for c in counts]}")
-    machine = hostile(600 if whole else 100)
-    say(f"state machine: {machine}")
+    machine = hostile(HostileModel, 600 if whole else 100)
+    say(f"calls of a hostile model: {machine}")
+    runs = hostile_runs(600 if whole else 60)
+    say(f"runs of a hostile model: {runs}")
     fences = fence_counts(strings, garak, whole=whole, workers=workers)
     for fence in fences:
         say(f"fence: {sum(fence.cases.values())} cases in {fence.seconds:.0f} s")
@@ -86,6 +89,7 @@ def measure(*, whole: bool, workers: int) -> Results:
         bare_quiet=[route.name for route in ROUTES if not route.bare],
         dojo=counts,
         machine=machine,
+        runs=runs,
         whole=whole,
     )
 
@@ -108,22 +112,26 @@ def route_results() -> Iterator[RouteResult]:
                     )
 
 
-def hostile(examples: int) -> tuple[int, bool]:
+def hostile(machine: type[HostileModel | HostileRuns], examples: int) -> tuple[int, bool]:
     """How many sequences the hostile model tried, and whether it harms a host that says nothing.
 
     Raises:
         AssertionError: it did harm under governance.
     """
-    run_state_machine_as_test(HostileModel, settings=_settings(examples))
+    run_state_machine_as_test(machine, settings=_settings(examples))
+    mute = type("Mute", (machine,), {"mute": True})
     try:
-        run_state_machine_as_test(_Mute, settings=_settings(examples))
+        run_state_machine_as_test(mute, settings=_settings(examples))
     except AssertionError:
         return examples, True
     return examples, False
 
 
-class _Mute(HostileModel):
-    mute = True
+def hostile_runs(examples: int) -> tuple[int, bool, dict[str, int]]:
+    """The same of whole runs, and what happened in them."""
+    HostileRuns.tally.clear()
+    told = hostile(HostileRuns, examples)
+    return *told, dict(HostileRuns.tally)
 
 
 def _settings(examples: int) -> Any:
@@ -134,6 +142,7 @@ def _settings(examples: int) -> Any:
         database=None,
         print_blob=False,
         report_multiple_bugs=False,
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
 

