@@ -242,8 +242,10 @@ def _inline(answer: str, start: int, end: int) -> Iterator[_Span]:
     for place in marks:
         if answer[place] in _SINGLE and _may_close(answer, place, start, end):
             singles[answer[place]].append(place)
+    openers, nested = _nested(answer, marks, start, end)
+    pairs = _Pairs(answer, marks, (start, end))
     done = start
-    for number, place in enumerate(marks):
+    for place in marks:
         if place < done or not _may_open(answer, place, start, end):
             continue
         if answer[place] in _SINGLE:
@@ -252,11 +254,11 @@ def _inline(answer: str, start: int, end: int) -> Iterator[_Span]:
                 # An apostrophe.
                 continue
         else:
-            close = _balanced(answer, marks, number, (start, end), _CLOSERS[answer[place]])
-            if close is None and answer[place] in _TYPED:
-                # Closed with a straight mark, as keyboards do.
-                close = _balanced(answer, marks, number, (start, end), '"')
+            close = nested.get(place, pairs.close(place))
         stop, done = (end, end) if close is None else (close, close + 1)
+        if close in openers:
+            # It closes one and opens the next: what stands behind it is a quotation as well.
+            done = stop
         yield _Span(
             start=place,
             first=place + 1,
@@ -267,28 +269,84 @@ def _inline(answer: str, start: int, end: int) -> Iterator[_Span]:
         )
 
 
+def _nested(
+    answer: str, marks: Sequence[int], start: int, end: int
+) -> tuple[frozenset[int], dict[int, int]]:
+    """Marks that look the same at both ends: those that only open, and where each is closed.
+
+    `"He said "no" and left"` has one quotation, which has another one in it.
+    """
+    open_: dict[str, list[int]] = {}
+    openers: set[int] = set()
+    closed: dict[int, int] = {}
+    for place in marks:
+        mark = answer[place]
+        if mark in _SINGLE or mark not in _CLOSERS.get(mark, ""):
+            continue
+        waiting = open_.setdefault(mark, [])
+        if _only_opens(answer, place, start, end):
+            waiting.append(place)
+            openers.add(place)
+        elif waiting:
+            closed[waiting.pop()] = place
+    return frozenset(openers), closed
+
+
+def _only_opens(answer: str, place: int, start: int, end: int) -> bool:
+    escaped = place - 1 > start and answer[place - 1] == "\\"
+    before = answer[place - 1 - escaped] if place > start else " "
+    after = answer[place + 1] if place + 1 < end else " "
+    return (before.isspace() or before in "([{—–") and after.isalnum()
+
+
 def _first_behind(place: int, lists: Iterable[Sequence[int]]) -> int | None:
     found = ((places, bisect_right(places, place)) for places in lists)
     return min((places[at] for places, at in found if at < len(places)), default=None)
 
 
-def _balanced(
-    answer: str, marks: Sequence[int], number: int, room: tuple[int, int], closers: str
-) -> int | None:
-    """Where what the mark opens is closed, quotations of the same marks inside it passed over."""
-    opened = answer[marks[number]]
-    depth = 0
-    # No copy of the rest: it would be one for every mark.
-    for later in range(number + 1, len(marks)):
-        place = marks[later]
-        mark = answer[place]
-        if mark == opened and mark not in closers and _may_open(answer, place, *room):
-            depth += 1
-        elif mark in closers:
-            if not depth:
-                return place
-            depth -= 1
-    return None
+@attrs.frozen
+class _Pairs:
+    """Where marks are closed, quotations of the same marks inside them passed over."""
+
+    _answer: str
+    _marks: Sequence[int]
+    _room: tuple[int, int]
+    _known: dict[tuple[str, str], dict[int, int]] = attrs.field(factory=dict)
+
+    def close(self, place: int) -> int | None:
+        """With a straight mark, as keyboards do, if not with its own."""
+        kind = self._answer[place]
+        close = self._of(kind, _CLOSERS[kind]).get(place)
+        return self._of(kind, '"').get(place) if close is None and kind in _TYPED else close
+
+    def _of(self, opened: str, closers: str) -> dict[int, int]:
+        # One pass for all marks of a kind: a search from each would look at the rest each time.
+        key = opened, closers
+        if key not in self._known:
+            self._known[key] = _paired(self._answer, self._marks, *key, self._room)
+        return self._known[key]
+
+
+def _paired(
+    answer: str, marks: Sequence[int], opened: str, closers: str, room: tuple[int, int]
+) -> dict[int, int]:
+    """Where each mark of a kind is closed."""
+    found: dict[int, int] = {}
+    if opened in closers:
+        later: int | None = None
+        for place in reversed(marks):
+            if later is not None and answer[place] == opened:
+                found[place] = later
+            if answer[place] in closers:
+                later = place
+        return found
+    waiting: list[int] = []
+    for place in marks:
+        if answer[place] == opened and _may_open(answer, place, *room):
+            waiting.append(place)
+        elif waiting and answer[place] in closers:
+            found[waiting.pop()] = place
+    return found
 
 
 def _may_open(answer: str, place: int, start: int, end: int) -> bool:

