@@ -1,7 +1,10 @@
 """An answer is printed with our own numbers, and says of each quotation what became of it."""
 
+import json
 import re
 from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given, settings
@@ -107,6 +110,73 @@ def test_csl_items_have_the_shape_of_1_0_2() -> None:
         assert set(item) <= known
         assert item["type"] == "webpage"
         assert item["accessed"] == {"date-parts": [[2026, 3, 1]]}
+
+
+BREAKOUTS = (
+    "](https://evil.example/)",
+    "![x](https://evil.example/i)",
+    "<https://evil.example/>",
+    "<img src=//evil.example/>",
+    "\n[1]: https://evil.example/",
+    "`",
+    "\\",
+    "\x1b[31m",
+    "\x9b1m",
+    "\u202e",
+    "a",
+    "&lt;",
+    ">",
+    "\ud800",
+)
+# What a citation takes for an address is all of printable ASCII but the hash sign.
+SAFE = "".join(map(chr, range(0x21, 0x7F))).replace("#", "")
+# What csl-data.json of 1.0.2 allows of the fields that we write; no others.
+CSL_FIELDS: dict[str, type] = {
+    "id": str,
+    "type": str,
+    "title": str,
+    "container-title": str,
+    "URL": str,
+    "note": str,
+    "accessed": dict,
+    "custom": dict,
+}
+
+
+def cited_under(title: str, url: str) -> Any:
+    """An answer that quotes a page of this address, which a search gave this title."""
+    snippet = f"{title}\nsnippet"
+    evidence = Evidence(
+        seen=[seen(url, PAGE), seen(url, snippet, SourceKind.SNIPPET)],
+        texts={revision_id(text): text for text in (PAGE, snippet)},
+    )
+    return cite_answer("It says “The open function must be closed after use”.", evidence)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from(BREAKOUTS), max_size=4).map("".join),
+    st.lists(st.sampled_from(BREAKOUTS[:6]), max_size=3).map("".join),
+)
+def test_hostile_titles_and_addresses_are_text_in_every_format(title: str, path: str) -> None:
+    """CSL-JSON by its schema's rules, Markdown with no link of theirs, a terminal left alone."""
+    url = f"https://docs.example/{quote(path, safe=SAFE)}"
+    cited = cited_under(title, url)
+    written = json.dumps(cited.to_csl())
+
+    for item in json.loads(written):
+        assert {"type", "id"} <= set(item) <= set(CSL_FIELDS)
+        assert all(isinstance(item[name], CSL_FIELDS[name]) for name in item)
+        assert item["type"] == "webpage"
+        ((year, month, day),) = item["accessed"]["date-parts"]
+        assert (year, month, day) == (2026, 3, 1)
+        assert item["URL"] == url
+    assert written.isascii()
+    shown = MarkdownIt("commonmark").render(cited.to_markdown())
+    assert re.findall('href="(?!https://docs.example/)', shown) == []
+    assert not re.search("<img|<a(?! href)", shown)
+    for text in (written, cited.to_text(), cited.to_markdown()):
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
 
 
 def test_json_has_the_selectors() -> None:
