@@ -11,13 +11,17 @@ import pytest
 
 from egress.testing import RecordingFetch
 from runtime_pack import (
+    ApprovalRequest,
     CatalogTool,
+    Decision,
     Label,
     LoopResult,
     MemoryRunStore,
     SubAgent,
     TaskContract,
     ToolMessage,
+    ToolPolicy,
+    ToolRule,
     ToolSpec,
     Turn,
     TurnInput,
@@ -30,9 +34,10 @@ from runtime_pack import (
     run_governed_agent_loop,
     sub_agent_tool,
 )
+from runtime_pack.address_book import AddressBook
 from runtime_pack.addresses import WEB_ADDRESSES
 from runtime_pack.guard.outflow import Outflow
-from runtime_pack.label_table import LabelPreset
+from runtime_pack.label_table import AddressOrigin, LabelPreset
 from runtime_pack.messages import AssistantMessage
 from runtime_pack.testing import ListEmitter, ScriptedModel, calls, reply
 from tests.runtime_pack.web.test_labels_in_runs import (
@@ -345,3 +350,55 @@ def test_what_a_sub_agent_really_read_is_known_to_its_parent() -> None:
 
     assert [target.url for target in fetch.requests] == [DOCS, "https://docs.example/next"]
     assert all(each.ok for each in result.messages if isinstance(each, ToolMessage))
+
+
+def test_a_known_address_that_the_model_repeats_stays_a_link() -> None:
+    """It goes on to be counted as one choice of as many as a page gives."""
+    book, site, many = (
+        AddressBook(),
+        "docs.example",
+        [f"https://docs.example/{n}" for n in range(8)],
+    )
+    book.add(many[:2], AddressOrigin.PAGE_LINK)
+    book.compose([*many[:1], "https://docs.example/new"], keep=True)
+    book.add(many, AddressOrigin.PAGE_LINK)
+    book.charge("s1", many[0], site)
+
+    assert book.origin(many[0]) is AddressOrigin.PAGE_LINK
+    assert book.spent(site) == 3_000
+    assert [url for url, origin, _ in book.kept if origin is AddressOrigin.COMPOSED] == [
+        "https://docs.example/new"
+    ]
+
+
+class Editor:
+    """A person who writes another address into every call."""
+
+    async def decide(self, request: ApprovalRequest) -> Decision:
+        """Yes, but there."""
+        edited = {"url": "https://docs.example/mine"}
+        given: Any = {"verdict": "approve", "decided_by": "ann", "edited_args": edited}
+        return Decision(request_id=request.request_id, **given)
+
+
+def test_an_address_that_a_person_writes_into_a_call_is_known_from_the_user() -> None:
+    """And the one that the model had asked for is still its own."""
+    wanted = calls(("r", "web:read", '{"url": "https://docs.example/composed"}'))
+    run = create_agent_task_run(
+        TaskContract(
+            tool_policy=ToolPolicy([ToolRule(tool="web:read", approval_class="request_user")])
+        ),
+        approver=Editor(),
+    )
+    runtime = create_web_tool_runtime(
+        run.guard_runtime(create_agent_runtime(model=ScriptedModel([wanted, reply()]))),
+        provider=create_fixture_web_search_provider([]),
+        allowlist=["docs.example"],
+        emitter=ListEmitter(),
+        fetch=RecordingFetch([page("hello")]),
+    )
+    given = TurnInput(messages=[UserMessage(text="go")], tool_catalog=build_web_tool_catalog())
+    asyncio.run(run_governed_agent_loop(runtime=runtime, execute_turn_input=given))
+
+    assert run.flow.book.origin("https://docs.example/mine") is AddressOrigin.USER
+    assert run.flow.book.origin("https://docs.example/composed") is AddressOrigin.COMPOSED

@@ -289,3 +289,19 @@ def test_a_tool_cannot_lower_its_own_label_nor_name_search_results(web: bool) ->
         return run.label, str(run.flow.book.origin(URL))
 
     assert asyncio.run(main()) == (Label(), "model_composed")
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "expected"),
+    [
+        ({"type": "text", "max_chars": 200}, f"see {EVIL}", "page_link"),
+        (INTEGER, 42, "model_composed"),
+    ],
+)
+def test_a_text_that_is_an_answer_offers_the_links_of_its_page(
+    question: dict[str, Any], answer: Any, expected: str
+) -> None:
+    """Any of them may stand in it, so each is one choice of them all; a number offers none."""
+    _, reader = ask(question, json.dumps({"answer": answer}))
+
+    assert str(reader.book.origin("https://evil.example/")) == expected
