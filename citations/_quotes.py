@@ -49,6 +49,9 @@ _SINGLE: Final = "'‘‚‛’❛❜"
 # They open only where a word begins: they close elsewhere, or measure inches.
 _EITHER: Final = "\"”»›'‘‚‛“"
 _MARK: Final = re.compile(f"[{QUOTE_MARKS}]")
+_NEAR: Final = 40
+_UNSEEN: Final = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\u2061\u2062\u2063\u2064\ufeff*_\\"
+_AFTER_CLOSING: Final = frozenset(f".,;:!?)]}}([<>—–-{QUOTE_MARKS}")
 _FENCE: Final = re.compile(r"^[ \t]{0,3}(`{3,}|~{3,})[^\n]*$", re.MULTILINE)
 _TICKS: Final = re.compile(r"`+")
 _BLOCK_LINE: Final = re.compile(r"[ \t]{0,3}(?:>[ \t]?)+")
@@ -293,10 +296,13 @@ def _nested(
 
 
 def _only_opens(answer: str, place: int, start: int, end: int) -> bool:
-    escaped = place - 1 > start and answer[place - 1] == "\\"
-    before = answer[place - 1 - escaped] if place > start else " "
-    after = answer[place + 1] if place + 1 < end else " "
-    return (before.isspace() or before in "([{—–") and after.isalnum()
+    # Past what is not seen, emphasis and escapes; what is longer than this is a blank.
+    left, right = max(start, place - _NEAR), min(end, place + 1 + _NEAR)
+    before = answer[left:place].rstrip(_UNSEEN)[-1:] or " "
+    after = answer[place + 1 : right].lstrip(_UNSEEN)[:1] or " "
+    return (before.isspace() or before in "([{—–") and not (
+        after.isspace() or after in _AFTER_CLOSING
+    )
 
 
 def _first_behind(place: int, lists: Iterable[Sequence[int]]) -> int | None:

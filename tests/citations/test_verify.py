@@ -726,6 +726,9 @@ def test_a_quotation_inside_a_quotation_belongs_to_it(answer: str) -> None:
     [
         'It says "so "every boat has to burn at dawn" indeed',
         'It says "The clerk said "every boat has to burn at dawn" and went on".',
+        ' "He said &quot;every boat has to burn at dawn&quot; and "the door of the harbour is open"',
+        '"a "\u200bevery boat has to burn at dawn" and "the door of the harbour is open"',
+        '"a "**every boat has to burn at dawn** now" and "the door of the harbour is open"',
         'A "b "every boat has to burn at dawn" and (c) "the door of the harbour is open"',
     ],
 )
