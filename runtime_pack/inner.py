@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import count
 from reprlib import recursive_repr
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -66,6 +67,20 @@ _BOUND: Final = frozenset({"__dict__", "__slots__", "__weakref__"})
 _BEGINNINGS: Final = ("__init__", "__setstate__")
 
 
+class _Seat:
+    """The base of long frozen values: with its own place, weak references do not part their slots."""
+
+    __slots__ = ("__weakref__",)
+
+
+# From so many fields on, `__setattr__` takes longer than two changes of the class.
+_MANY_FIELDS: Final = 4
+# So many values are made before the source of a quicker beginning is compiled: a start makes fewer.
+_FEW: Final = 24
+# The class of what `attrs.Factory` gives, which is a function to the type checker.
+_FACTORY: Final[Any] = type(attrs.Factory(list))
+
+
 class _Fields:
     """The fields of a class that is not complete yet; to ask for them completes it."""
 
@@ -100,6 +115,8 @@ def _value(
         for name, thing in twin.__dict__.items():
             if name not in own and name not in names and name not in _BOUND:
                 setattr(made, name, thing)
+        if bases == (_Seat,):
+            made.__init__ = _until_many(made, fields, kw_only=kw_only)
         return twin
 
     body = {name: own[name] for name in own if name not in names and name not in _BOUND}
@@ -107,10 +124,71 @@ def _value(
         body.setdefault(name, method)
     body |= {name: _begins(complete, name) for name in _BEGINNINGS}
     body["__attrs_attrs__"] = _Fields(complete)
-    known = any(hasattr(base, "__weakref__") for base in given.__bases__)
+    bases = given.__bases__
+    if maker is attrs.frozen and bases == (object,) and len(names) >= _MANY_FIELDS:
+        bases = (_Seat,)
+    known = any(hasattr(base, "__weakref__") for base in bases)
     body["__slots__"] = (*names, *(() if known else ("__weakref__",)))
-    made = type(given)(given.__name__, given.__bases__, body)
+    made = type(given)(given.__name__, bases, body)
     return made
+
+
+def _until_many(made: Any, fields: tuple[Any, ...], *, kw_only: bool) -> Any:
+    """Attrs' `__init__` for the first values of a class; of most there are no more."""
+    slow, left = made.__init__, count(_FEW, -1)
+
+    def begin(self: Any, *positional: Any, **named: Any) -> None:
+        if next(left) == 0:
+            made.__init__ = _quick(made, slow, fields, kw_only=kw_only)
+        slow(self, *positional, **named)
+
+    return begin
+
+
+def _quick(made: Any, slow: Any, fields: tuple[Any, ...], *, kw_only: bool) -> Any:
+    """An `__init__` that does what attrs' does; a value is of an open class until it has its fields.
+
+    Attrs' own stays where a field is more than a name, a default and a function that converts it.
+    """
+    plain = all(each.init and each.alias == each.name and not each.validator for each in fields)
+    if not plain or not kw_only or hasattr(made, "__attrs_post_init__"):
+        return slow
+    opened = type(made.__name__, made.__bases__, {"__slots__": made.__slots__})
+    scope: dict[str, Any] = {
+        "_made": made,
+        "_opened": opened,
+        "_slow": slow,
+        "_none": attrs.NOTHING,
+    }
+    scope["_become"] = object.__dict__["__class__"].__set__
+    given, steps = ["self", "*"], []
+    each: Any
+    for each in fields:
+        name, value = each.name, each.name
+        if each.default is attrs.NOTHING:
+            given.append(name)
+        elif isinstance(each.default, _FACTORY):
+            given.append(f"{name}=_none")
+            scope[f"_f_{name}"] = each.default.factory
+            value = f"_f_{name}() if {name} is _none else {name}"
+        else:
+            scope[f"_d_{name}"] = each.default
+            given.append(f"{name}=_d_{name}")
+        if each.converter is not None:
+            scope[f"_c_{name}"] = each.converter
+            value = f"_c_{name}({value})"
+        steps.append(f"    self.{name} = {value}")
+    passed = ", ".join(f"{each.name}={each.name}" for each in fields)
+    lines = (
+        f"def __init__({', '.join(given)}):",
+        f"    if self.__class__ is not _made: return _slow(self, {passed})",
+        "    _become(self, _opened)",
+        *steps,
+        "    self.__class__ = _made",
+    )
+    # As attrs does: source of nothing but the names of our own fields.
+    exec("\n".join(lines), scope)  # noqa: S102
+    return scope["__init__"]
 
 
 def _begins(complete: Callable[[], Any], name: str) -> Callable[..., None]:

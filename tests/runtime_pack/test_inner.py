@@ -73,6 +73,57 @@ class Told:
         return "told"
 
 
+@frozen(kw_only=True)
+class Long:
+    """One of which there are many, with fields of each kind."""
+
+    name: str
+    size: int = attrs.field(default=1, converter=_doubled)
+    marks: list[str] = attrs.field(factory=list)
+    hidden: object = attrs.field(default=None, eq=False, repr=False)
+
+
+class Longer(Long):
+    """A host's own kind of it, which has no slots."""
+
+
+def _many(kind: type[Long]) -> Long:
+    return [kind(name="a", size=3) for _ in range(40)][-1]
+
+
+@pytest.mark.parametrize("kind", [Long, Longer])
+def test_the_hundredth_value_of_a_class_is_like_the_first(kind: type[Long]) -> None:
+    """Once many were made they are begun in another way, and nothing else of them is another."""
+    first = kind(name="a", size=3)
+    made = _many(kind)
+
+    assert type(made) is kind
+    assert (made.name, made.size, made.marks, made.hidden) == ("a", 6, [], None)
+    assert (made, repr(made), hash(made.name)) == (first, repr(first), hash(first.name))
+    assert made.marks is not kind(name="a").marks
+    assert kind(name="b", marks=["x"]).marks == ["x"]
+    assert attrs.evolve(made, size=5).size == 10
+    assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == made
+    assert weakref.ref(made)() is made
+    make: Any = kind
+    changed: Any = made
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        changed.size = 4
+    with pytest.raises(TypeError, match="missing"):
+        make()
+    with pytest.raises(TypeError, match="unexpected"):
+        make(name="a", other=1)
+
+
+def test_a_value_whose_field_cannot_be_converted_is_not_made() -> None:
+    """Nothing that can be changed is left of it, in either way of beginning."""
+    _many(Long)
+    make: Any = Long
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            make(name="a", size=None)
+
+
 def test_a_value_has_defaults_converters_and_what_comes_after() -> None:
     """The first of a class as every later one."""
     for _ in range(2):
