@@ -13,6 +13,7 @@ import pytest
 
 from runtime_pack import (
     AuditLog,
+    CatalogTool,
     Completed,
     ContractError,
     ExecutionContext,
@@ -360,6 +361,34 @@ def test_a_source_that_a_search_named_is_known_from_a_search() -> None:
     played_ = played(QUERY, endpoints=endpoints, text="search", beside_web_tools=True)
 
     assert AddressOrigin.SEARCH == played_.run.flow.book.origin(A)
+
+
+def test_a_native_search_gives_no_more_output_than_was_reserved() -> None:
+    """What is left of the budget is what the vendor is told."""
+    endpoints, api = endpoint(ApiAnswer(body=NATIVE))
+    contract = TaskContract(max_tokens=6000)
+    played(QUERY, endpoints=endpoints, text="search", contract=contract)
+
+    assert 0 < api.sent[0].json["max_tokens"] < 6000
+
+
+def test_a_redirect_that_the_label_rules_do_not_follow_fails_its_page() -> None:
+    """It is asked of the run, and told by its code."""
+    leads = ApiAnswer(status=302, headers=(("location", B),))
+    plugin = plugin_over({A: leads, B: page("Pears")})
+    tool = search_plugin_tool(plugin, emitter=ListEmitter(), endpoints=endpoint()[0])
+    asked: list[tuple[str, str]] = []
+
+    def hop(before: str, url: str) -> Any:
+        asked.append((before, url))
+        return ("a rule",)
+
+    output: Any = asyncio.run(_handled(tool, urls(A), ExecutionContext(hop=hop)))
+    assert ("redirect_not_followed", [(A, B)]) == (output.code, asked)
+
+
+async def _handled(tool: CatalogTool, arguments: Any, context: ExecutionContext) -> Any:
+    return await tool.handler(arguments, context)
 
 
 def test_a_target_without_a_price_is_not_asked() -> None:

@@ -456,6 +456,9 @@ def test_a_forked_process_opens_its_own_index(tmp_path: Path) -> None:
     assert own is not None
     cache._connection = (own[0] + 1, own[1])
 
+    cache.close()
+    assert own[1].execute("SELECT 1").fetchone()
+    cache._connection = (own[0] + 1, own[1])
     assert b"x" == content_of(cache, "a")
     assert cache._connection is not None
     assert cache._connection[1] is not own[1]
