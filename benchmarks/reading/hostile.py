@@ -90,12 +90,18 @@ def main() -> None:
     read = readers.MAKERS[sys.argv[1]]()
     read(b"<p>warm</p>", "https://a.example/")
     body = sys.stdin.buffer.read()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _peak_kilobytes()
     started = time.process_time()
     read(body, "https://a.example/")
     seconds = time.process_time() - started
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps({"seconds": seconds, "megabytes": (peak - before) / 1024}))
+    megabytes = (_peak_kilobytes() - before) / 1024
+    print(json.dumps({"seconds": seconds, "megabytes": megabytes}))
+
+
+def _peak_kilobytes() -> int:
+    """Of this program: `ru_maxrss` counts what the starting process had as well."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split(maxsplit=1)[0])
 
 
 if __name__ == "__main__":
