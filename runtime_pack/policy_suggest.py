@@ -326,14 +326,19 @@ class _Draft:
         return tuple(Left(event=event, why=why) for event, why in self._left.items())
 
     def _needed(self) -> dict[tuple[str, str], dict[str, Target]]:
-        """The entries without those whose targets the others admit as well."""
-        kept = dict(self._entries)
-        for key, entry in sorted(self._entries, key=lambda pair: -len(pair[1])):
-            rest = parse_allowlist([each for k, each in kept if k == key and each != entry])
-            # An entry that only lifts the address check of a name admits no URL of it.
-            if all(_admits(entry, t) and rest.matching(t) for t in kept[key, entry].values()):
-                del kept[key, entry]
-        return kept
+        """The entries without those with a port whose targets the same host without one admits."""
+        return {
+            (key, entry): held
+            for (key, entry), held in self._entries.items()
+            if not self._is_spare(key, entry, held.values())
+        }
+
+    def _is_spare(self, key: str, entry: str, targets: Iterable[Target]) -> bool:
+        plain = entry.rpartition(":")[0].strip("[]")
+        # An entry that only lifts the address check of a name admits no URL of it.
+        return (key, plain) in self._entries and all(
+            _admits(entry, each) and _admits(plain, each) for each in targets
+        )
 
     def _edits(self) -> Edits:
         entries: dict[str, tuple[str, ...]] = {}

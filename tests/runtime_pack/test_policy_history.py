@@ -401,6 +401,18 @@ def test_an_entry_spares_the_denial_that_was_not_chosen() -> None:
     assert ["a.example"] == [c.value for c in both.changes]
 
 
+def test_thousands_of_hosts_are_suggested_at_once() -> None:
+    """Each with its entry; what they have in common is looked for by host, and not by each other."""
+    records = [
+        each for n in range(2000) for each in denied_read(f"https://h{n}.example/", f"t{n}c1")
+    ]
+    found_calls = Recording.of(records).calls
+
+    found = suggest(found_calls, {c.event for c in found_calls}, policy_of(""))
+
+    assert (2000, 2000, ()) == (len(found.changes), len(found.admitted), found.left)
+
+
 def test_a_rule_that_denies_asks_a_person_instead() -> None:
     """It never lets the call run unasked."""
     call = call_of(denied_call("disk:erase", reasons=["task rule disk:erase: never"]))
