@@ -114,7 +114,7 @@ def main() -> None:
     logs.mkdir()
     log = logs / "run.jsonl"
     with AuditLog(log, segment_bytes=1200) as writer:
-        for number in range(8):
+        for number in range(4):
             writer.append(Event(code=EventCode.STP001A, subject={}, object={"n": number}))
             writer.flush()
     files = (*(path for _, path in older_segments(log)), log)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime_pack.exports import FORMATS
@@ -155,6 +155,7 @@ _TABLES = st.dictionaries(
 )  # fmt: skip
 
 
+@settings(max_examples=50, deadline=None)
 @given(_TABLES | _VALUES)
 def test_every_table_is_a_sink_or_refused(table: Any) -> None:
     """And a sink has what its kind needs."""
