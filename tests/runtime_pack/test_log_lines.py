@@ -70,14 +70,18 @@ def pair(given_run: dict[str, Any], identity: RunIdentity | None, log: AuditLog)
 
 
 def last_two(log: AuditLog) -> list[dict[str, Any]]:
-    """The last two lines, each canonical, without what differs between any two."""
+    """The last two lines of turns and calls, each canonical, without what differs between any two.
+
+    What came from outside has lines of its own behind that of its call.
+    """
     log.flush()
     found = []
-    for line in log.path.read_bytes().splitlines()[-2:]:
+    for line in log.path.read_bytes().splitlines():
         record = orjson.loads(line)
         assert orjson.dumps(record, option=_SORTED) == line
-        found.append({name: value for name, value in record.items() if name not in _CHAINED})
-    return found
+        if record["code"][:3] in {"TRN", "STP"}:
+            found.append({name: value for name, value in record.items() if name not in _CHAINED})
+    return found[-2:]
 
 
 @_FEW
