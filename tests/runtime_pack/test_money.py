@@ -52,6 +52,7 @@ from runtime_pack import (
 from runtime_pack.errors import AuditError, CallCode, PriceUnknown, StoreError
 from runtime_pack.guard.meter import CLOSING_ROOM, DEFAULT_OUTPUT, FLOOR, Meter, _Sizes
 from runtime_pack.guard.turns import Reserved
+from runtime_pack.instants import instant_text
 from runtime_pack.ledger import COST, STEPS, TOKENS, TURNS, UNLIMITED, Ledger, Limits
 from runtime_pack.ledger_carve import ChildLedger, carve
 from runtime_pack.loop.drive import WRAP_UP_NOTICE
@@ -1015,7 +1016,7 @@ def test_a_run_ends_at_its_last_moment() -> None:
     told = stop_of(result)
     assert (told["code"], told["budget"]) == ("budget_exhausted", "expires_at")
     assert told["limit"] == ends.timestamp()
-    assert ends.isoformat() in str(told["message"])
+    assert instant_text(ends) in str(told["message"])
     assert isinstance(asyncio.run(stage.go_on(result)), Suspended)
 
 

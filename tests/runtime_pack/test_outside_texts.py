@@ -442,6 +442,7 @@ def test_whoever_says_that_a_text_is_fenced_is_known() -> None:
         "runtime_pack/machine:refusal",  # our own words
         "runtime_pack/web_catalog:_external",
         "runtime_pack/web_catalog:_framed",
+        "runtime_pack/web_plugin:_told",
         "runtime_pack/web_search:_found",
         "runtime_pack/web_questions:ask_page",  # a value of a type that holds no text
     }
@@ -458,11 +459,14 @@ def test_whoever_fences_is_known() -> None:
         "runtime_pack/web_catalog:_read",
         "runtime_pack/web_catalog:_redirected",
         "runtime_pack/web_catalog:_search",
+        "runtime_pack/web_plugin:_shown_answer",
+        "runtime_pack/web_plugin:_shown_pages",
         "runtime_pack/web_questions:_as_text",
         "runtime_pack/web_search:_found",
         "web_tools/fence:fence_aside",
         "web_tools/fence:fence_results_aside",
         "web_tools/fence:fence_text",
+        "web_tools/plugin/door:_asked",
     }
     assert places(is_call_of("frame")) == {
         "runtime_pack/guard/execution:_labelled",

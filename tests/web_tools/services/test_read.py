@@ -342,7 +342,8 @@ def test_only_text_json_and_xml_are_returned(body: bytes, content_type: str | No
 
     assert error.code is WebErrorCode.CONTENT_TYPE_UNSUPPORTED
     assert not error.retryable
-    assert "PDF" not in error.message
+    assert "%PDF" not in error.message
+    assert ("It is PDF." in error.message) is (body is PDF)
 
 
 @pytest.mark.loopback
