@@ -18,11 +18,12 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from runtime_pack.word_runs import BEGINNING, RunLength, WordRuns
-from runtime_pack.writings import TooTangled, blocks_of, forms_of, said_by
+# The two modules that read what is private load with the first private text: most runs have none.
+if TYPE_CHECKING:
+    from runtime_pack.word_runs import WordRuns
 
 __all__ = (
     "MAX_CHECKED",
@@ -110,10 +111,17 @@ def _spellings(text: str) -> set[str]:
 
 # What two people do not write by chance: see docs/labels.md for what was measured. Of a secret text a
 # shorter run is enough, and a short one is private as a whole.
-_RUNS: Final = {
-    Leak.WORKSPACE: RunLength(words=6, letters=28),
-    Leak.SECRET: RunLength(words=4, letters=20, whole=3),
-}
+def _new_runs() -> dict[Leak, WordRuns]:
+    from runtime_pack.word_runs import RunLength, WordRuns
+
+    return {
+        Leak.WORKSPACE: WordRuns(RunLength(words=6, letters=28)),
+        Leak.SECRET: WordRuns(RunLength(words=4, letters=20, whole=3)),
+    }
+
+
+# Letters that a run is found by, as `runtime_pack.word_runs` says.
+_BEGINNING: Final = 8
 
 
 class PrivateText:
@@ -143,6 +151,8 @@ class PrivateText:
 
     def add(self, text: str, kind: Leak) -> None:
         """Look for a string from now on. One that is too short to be looked for is not."""
+        from runtime_pack.writings import blocks_of
+
         self._blocks |= blocks_of(text)
         letters = _letters(text)
         if len(letters) >= MIN_PRIVATE and len(self._strings) < _MOST_STRINGS:
@@ -167,6 +177,8 @@ class PrivateText:
 
         What was said in public is left out.
         """
+        from runtime_pack.writings import blocks_of
+
         self._runs_of(kind).add(_folded(text))
         self._blocks |= blocks_of(text)
         for word, certain in _words(text, secret=kind is Leak.SECRET):
@@ -176,13 +188,13 @@ class PrivateText:
 
     def _runs_of(self, kind: Leak) -> WordRuns:
         if not self._runs:
-            self._runs = {each: WordRuns(length) for each, length in _RUNS.items()}
+            self._runs = _new_runs()
         return self._runs[kind]
 
     def add_public(self, text: str) -> None:
         """What a text says in public is no secret: those words of private texts are not looked for."""
         folded = _folded(text)
-        for kind in _RUNS:
+        for kind in (Leak.WORKSPACE, Leak.SECRET):
             self._runs_of(kind).add_public(folded)
         for word, _ in _words(text, secret=True):
             self._public[_folded(word)] = None
@@ -208,6 +220,8 @@ class PrivateText:
             return None
         if len(text) > MAX_CHECKED:
             return Leak.UNREADABLE
+        from runtime_pack.writings import TooTangled, forms_of
+
         worst: Leak | None = None
         try:
             for form in forms_of(text, self._blocks):
@@ -266,6 +280,8 @@ class PrivateText:
             return None
         if sum(map(len, told)) > MAX_CHECKED:
             return Leak.UNREADABLE
+        from runtime_pack.writings import TooTangled, said_by
+
         try:
             said = {each for part in told for each in said_by(part, self._blocks)}
         except TooTangled:
@@ -276,7 +292,7 @@ class PrivateText:
 
 
 def _beginnings(text: str) -> list[str]:
-    return [text[at : at + BEGINNING] for at in range(len(text) - BEGINNING + 1)]
+    return [text[at : at + _BEGINNING] for at in range(len(text) - _BEGINNING + 1)]
 
 
 def _letters(text: str) -> str:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime_pack import private_text
 from runtime_pack.address_book import AddressBook
 from runtime_pack.addresses import WEB_ADDRESSES
 from runtime_pack.answer_links import defused_answer
@@ -172,3 +173,8 @@ def test_what_is_kept_is_bounded_and_a_longer_passage_is_found_all_the_same() ->
     assert len(runs._runs) <= MOST_RUNS
     assert runs.holds(letters, begun)
     assert not runs.holds(letters[:40], [])
+
+
+def test_a_run_is_looked_for_by_as_many_letters_as_it_is_kept_by() -> None:
+    """The two modules agree, though the one that looks does not load the other."""
+    assert private_text._BEGINNING == BEGINNING
