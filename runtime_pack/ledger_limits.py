@@ -16,6 +16,7 @@ from typing import Final, Literal, TypeAlias
 from runtime_pack.errors import ContractError
 from runtime_pack.inner import frozen
 from runtime_pack.messages import Json
+from runtime_pack.tool_aliases import names_of
 
 __all__ = (
     "COST",
@@ -89,9 +90,9 @@ def tool_bucket(name: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def step_buckets(tool: str) -> tuple[str, str]:
-    """What one step of a tool takes: one of all steps, one of the tool's own."""
-    return STEPS, tool_bucket(tool)
+def step_buckets(tool: str) -> tuple[str, ...]:
+    """What one step of a tool takes: one of all steps, one of each name that the tool has."""
+    return STEPS, *map(tool_bucket, names_of(tool))
 
 
 def parse_count(path: str, value: object) -> Limit:

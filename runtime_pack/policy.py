@@ -49,6 +49,7 @@ from runtime_pack.ledger_limits import (
 )
 from runtime_pack.messages import Json, clean_text
 from runtime_pack.strictness import ApprovalClass, is_stricter, parse_class
+from runtime_pack.tool_aliases import names_of
 
 __all__ = (
     "CHECKS",
@@ -175,8 +176,11 @@ class ToolRule:
         object.__setattr__(self, "_matches", re.compile(expression, re.DOTALL).fullmatch)
 
     def covers(self, tool: str) -> bool:
-        """Whether the name is covered. `web.*` covers `web.search` and not `web:read`."""
-        return self._matches(tool) is not None
+        """Whether the name is covered, or the tool that it is another name of.
+
+        `web.*` covers `web.search` and `web.fetch`, not `web:read`; `web:read` covers `web.fetch` too.
+        """
+        return any(self._matches(name) is not None for name in names_of(tool))
 
     @property
     def awaits(self) -> bool:

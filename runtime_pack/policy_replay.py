@@ -23,10 +23,10 @@ from runtime_pack.policy import ToolRule
 from runtime_pack.policy_file import PolicyFile
 from runtime_pack.recorded_calls import NetworkDenial, RecordedCall, Was
 from runtime_pack.strictness import ApprovalClass, is_stricter
+from runtime_pack.tool_aliases import READ_TOOL, original_of
 
 __all__ = ("Now", "Redecided", "Replay", "decider", "replay")
 
-_READ: Final = "web:read"
 # Neither a list nor a switch of a policy file opens these.
 _CLOSED: Final = frozenset(
     {
@@ -208,7 +208,9 @@ def _on_list(call: RecordedCall, egress: EgressPolicy) -> _Part:
 
 def _asked_for(call: RecordedCall) -> Target | str | None:
     """Where a read wanted to go first; a text says what is missing, None that nothing is."""
-    if call.tool != _READ or any(denial.target is not None for denial in call.denials):
+    if original_of(call.tool or "") != READ_TOOL or any(
+        denial.target is not None for denial in call.denials
+    ):
         return None
     if call.arguments is None:
         return "the log has the digest of the URL, and not the URL"

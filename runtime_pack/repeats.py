@@ -19,6 +19,7 @@ import orjson
 from runtime_pack.inner import changing, frozen, inner
 from runtime_pack.labels import Label
 from runtime_pack.messages import Json, ToolMessage
+from runtime_pack.tool_aliases import original_of
 
 __all__ = ("Recorded", "Repeats", "Seen", "Stuck", "fingerprint", "fingerprint_of")
 
@@ -88,7 +89,7 @@ def _plain(value: Json) -> Json:
 
 def fingerprint(tool: str, digest: str) -> str:
     """`fingerprint_of` where the digest of the arguments is known, and all of them matter."""
-    return f"{tool}:{digest}"
+    return f"{original_of(tool)}:{digest}"
 
 
 class Repeats:

@@ -18,6 +18,7 @@ from runtime_pack.ledger_limits import money_text
 from runtime_pack.loop import LoopResult
 from runtime_pack.messages import Json
 from runtime_pack.records import StepRecord
+from runtime_pack.tool_aliases import READ_TOOL, original_of
 
 __all__ = (
     "Reference",
@@ -53,7 +54,7 @@ def references(text: str, steps: Iterable[StepRecord]) -> tuple[Reference, ...]:
     read = {
         citation["path"]: citation
         for record in steps
-        if record.tool == "web:read" and record.ok
+        if original_of(record.tool) == READ_TOOL and record.ok
         for citation in record.citations
     }
     return tuple(
@@ -91,7 +92,7 @@ def pages_read(steps: Iterable[StepRecord]) -> tuple[str, ...]:
     found = [
         citation["path"]
         for record in steps
-        if record.tool == "web:read" and record.ok
+        if original_of(record.tool) == READ_TOOL and record.ok
         for citation in record.citations
     ]
     return tuple(dict.fromkeys(found))

@@ -20,6 +20,7 @@ from runtime_pack.ledger_limits import parse_price
 from runtime_pack.messages import AssistantMessage, Message, ToolMessage, Transcript, Turn, Usage
 from runtime_pack.ports import TurnRequest
 from runtime_pack.prices import ModelPrice, PriceTable
+from runtime_pack.tool_aliases import names_of
 
 __all__ = (
     "CLOSING_ROOM",
@@ -122,7 +123,8 @@ class Meter:
         if not self.counts_money:
             return 0
         own = 0 if spec.price is None else parse_price("price", spec.price)
-        return max(own, 0 if self._prices is None else self._prices.tool(spec.name))
+        table = self._prices
+        return own if table is None else max(own, *map(table.tool, names_of(spec.name)))
 
     def bid(self, request: TurnRequest, model: str | None, *, closing: bool) -> Bid | Shortfall:
         """Reserve for a turn, with as much output as fits; or the budget that does not allow it.
