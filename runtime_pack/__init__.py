@@ -96,6 +96,7 @@ if TYPE_CHECKING:
         InputGuard,
         Model,
         OutputCheck,
+        Scanner,
         SleepingClock,
         Summariser,
         Summary,
@@ -110,6 +111,7 @@ if TYPE_CHECKING:
     from runtime_pack.seal import Seal, check_request
     from runtime_pack.search_backends import SearchBackend, load_search_backend
     from runtime_pack.shapes import Between, Sized
+    from runtime_pack.signals import RunSignal
     from runtime_pack.stores import (
         DirectoryRunStore,
         MemoryRunStore,
@@ -182,8 +184,8 @@ _NAMES: Final[Mapping[str, str]] = {
         "CredentialSource PolicyFile PolicyFileRefused parse_policy read_policy"
     ),
     "runtime_pack.ports": (
-        "Answer Approver Clock Emitter ExecutionContext InputGuard Model OutputCheck SleepingClock "
-        "Summariser Summary ToolRuntime TurnRequest"
+        "Answer Approver Clock Emitter ExecutionContext InputGuard Model OutputCheck Scanner "
+        "SleepingClock Summariser Summary ToolRuntime TurnRequest"
     ),
     "runtime_pack.prices": "ModelPrice PriceTable",
     "runtime_pack.prices_genai": "price_table_from_genai_prices",
@@ -193,6 +195,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "runtime_pack.seal": "Seal check_request",
     "runtime_pack.search_backends": "SearchBackend load_search_backend",
     "runtime_pack.shapes": "Between Sized",
+    "runtime_pack.signals": "RunSignal",
     "runtime_pack.stores.files": "DirectoryRunStore",
     "runtime_pack.stores.memory": "MemoryRunStore",
     "runtime_pack.stores.port": "RunStore SavedRun SharedRunStore",
@@ -283,10 +286,12 @@ __all__ = (
     "Remember",
     "RememberedRule",
     "RunIdentity",
+    "RunSignal",
     "RunStore",
     "RuntimePackError",
     "SQLiteRunStore",
     "SavedRun",
+    "Scanner",
     "Seal",
     "SearchBackend",
     "SearchHit",

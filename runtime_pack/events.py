@@ -39,6 +39,7 @@ class EventType(StrEnum):
     LABEL_RAISED = "label:raised"
     LABEL_DECIDED = "label:decided"
     LABEL_LOWERED = "label:lowered"
+    SIGNALS_SEEN = "signals:seen"
     ANSWER_DEFUSED = "answer:defused"
     LOG_OPENED = "log:opened"
     LOG_RECOVERED = "log:recovered"
@@ -90,6 +91,7 @@ class EventCode(StrEnum):
     LBL003D = "LBL003D"
     LBL004O = "LBL004O"
     LBL005O = "LBL005O"
+    SIG001O = "SIG001O"
     LOG001O = "LOG001O"
     LOG002O = "LOG002O"
     LOG003E = "LOG003E"
@@ -294,6 +296,12 @@ EVENT_ROWS: Final[Mapping[EventCode, EventRow]] = {
         _S.LOW,
         "A typed answer about a page is `internal`; `millibits` is the most that it can tell of it.",
         "None; many of them add up to a text.",
+    ),
+    EventCode.SIG001O: _row(
+        _T.SIGNALS_SEEN,
+        _S.LOW,
+        "Something was noticed in a text from outside for the first time in the run; `seen` are all so far.",
+        "Look at the page; name the signals in `ask_on_signals` after which a person is to be asked.",
     ),
     EventCode.LOG001O: _row(_T.LOG_OPENED, _S.INFO, "A writer opened the log.", "None."),
     EventCode.LOG002O: _row(_T.LOG_CLOSED, _S.INFO, "The writer closed the log.", "None."),

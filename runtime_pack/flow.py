@@ -73,6 +73,7 @@ class RuleCode(StrEnum):
     NONCE_IN_URL = "nonce_in_url"
     PRIVATE_DATA = "private_data"
     NONCE = "nonce"
+    SIGNAL = "signal"
 
 
 _ROWS_OF_ORIGINS: Final = {
@@ -106,6 +107,7 @@ _SAID: Final[Mapping[RuleCode, str]] = {
     RuleCode.NONCE_IN_URL: "has the nonce of a fence in an address",
     RuleCode.PRIVATE_DATA: "has private data in what it sends or runs",
     RuleCode.NONCE: "has the nonce of a fence in what it sends or runs",
+    RuleCode.SIGNAL: "may send something out after what was noticed in the run",
 }
 
 _STANDINGS: Final[Mapping[Standing, str]] = {
@@ -128,17 +130,20 @@ _LOOKED_THROUGH: Final = _SENDS | {SideEffect.EXEC}
 class BrokenRule:
     """One rule that a call breaks, and whether it asks or denies.
 
-    `standing` is what was in the context; `host` is where the call goes, never with what it carries.
+    `standing` is what was in the context; `host` is where the call goes, never with what it carries;
+    `signals` are those that the rule `signal` asks on.
     """
 
     code: RuleCode
     verdict: LabelVerdict
     standing: Standing
     host: str = ""
+    signals: tuple[str, ...] = ()
 
     def told(self) -> str:
         """The rule in one line: stable for one rule, context and host, so that it can be compared."""
-        where = f" ({self.host})" if self.host else ""
+        details = self.host or ", ".join(self.signals)
+        where = f" ({details})" if details else ""
         seen = _STANDINGS[self.standing]
         return (
             f"label rule {self.code}: the call {_SAID[self.code]}{where}; the context holds {seen}"
@@ -153,6 +158,8 @@ class BrokenRule:
         }
         if self.host:
             body["host"] = self.host
+        if self.signals:
+            body["signals"] = list(self.signals)
         return body
 
 

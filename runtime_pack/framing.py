@@ -5,7 +5,10 @@ A run that was given no frame has this one in its default mode; see `runtime_pac
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from functools import partial
+from typing import Final
 
 from runtime_pack.ports import Frame
 from web_tools.fence import (
@@ -14,11 +17,21 @@ from web_tools.fence import (
     FenceMode,
     FenceStyle,
     NonceBook,
+    Signal,
     fence,
     fence_text,
+    neutralise,
 )
 
-__all__ = ("FenceMode", "fence_frame", "frame_in")
+__all__ = ("FenceMode", "fence_frame", "frame_in", "signals_in")
+
+
+_STEPS: Final[Mapping[str, Signal]] = {
+    "tags": Signal.FORGED_FENCE,
+    "tokens": Signal.CONTROL_TOKEN,
+    "invisibles": Signal.INVISIBLE_TEXT,
+    "controls": Signal.TERMINAL_CONTROL,
+}
 
 
 def fence_frame(text: str, *, source: str, burned: set[str]) -> str:
@@ -44,3 +57,17 @@ def frame_in(mode: FenceMode | str) -> Frame:
     """
     mode = FenceMode(mode)
     return fence_frame if mode is FenceMode.FENCE else partial(_frame_of, FenceStyle(mode=mode))
+
+
+def signals_in(text: str, burned: AbstractSet[str]) -> frozenset[str]:
+    """What a fence around the text notices in it, as words; *burned* are the nonces used before.
+
+    A frame gives a text alone. A run that asks on signals looks once more, whatever its frame is.
+    """
+    steps = neutralise(text).report
+    names = {step.name for step in (*steps.hidden, *steps.broken)}
+    found = {str(signal) for name, signal in _STEPS.items() if name in names}
+    lower = text.lower()
+    if any(nonce in lower for nonce in burned):
+        found.add(str(Signal.NONCE_REPLAY))
+    return frozenset(found)

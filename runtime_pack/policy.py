@@ -48,6 +48,7 @@ from runtime_pack.ledger_limits import (
     parse_money,
 )
 from runtime_pack.messages import Json, clean_text
+from runtime_pack.signals import NO_SIGNALS, RunSignal, parse_signals
 from runtime_pack.strictness import ApprovalClass, is_stricter, parse_class
 from runtime_pack.tool_aliases import names_of
 
@@ -480,6 +481,8 @@ class TaskContract:
         wrap_up: ask once more without tools when steps or turns run out.
         preset: the table that says what the label of the context does to a call: `standard` or
             `strict`; see `label_table`.
+        ask_on_signals: the signals after which a call that may send something out needs a person;
+            see `signals.RunSignal`. None by default.
         output_check: what an answer that fails the run's `output_check` leads to: `again` asks for
             another one, within the budgets; `end` ends the run in OUTPUT_UNVERIFIED; `none` has no
             such check.
@@ -512,6 +515,7 @@ class TaskContract:
     expires_at: datetime | None = None
     wrap_up: bool = True
     preset: LabelPreset = attrs.field(default=LabelPreset.STANDARD, converter=parse_preset)
+    ask_on_signals: frozenset[RunSignal] = attrs.field(default=NO_SIGNALS, converter=parse_signals)
     output_check: str = NO_CHECK
     policy: PolicyRef | None = None
     _limits: Limits = attrs.field(init=False, repr=False, eq=False)
@@ -560,11 +564,12 @@ class TaskContract:
 
     @property
     def policy_sha256(self) -> str:
-        """Digest of what decides on calls: the rules, and the preset where it is not the default."""
+        """Digest of what decides on calls: the rules; preset and signals where not the default."""
         rules = self.tool_policy.sha256
-        if self.preset is LabelPreset.STANDARD:
+        if self.preset is LabelPreset.STANDARD and not self.ask_on_signals:
             return rules
-        return f"sha256:{hashlib.sha256(f'{rules} {self.preset}'.encode()).hexdigest()}"
+        whole = " ".join([rules, self.preset, *sorted(self.ask_on_signals)])
+        return f"sha256:{hashlib.sha256(whole.encode()).hexdigest()}"
 
     def limits(self) -> Limits:
         """The contract as a ledger holds it; nobody changes it, so all runs of it share it."""

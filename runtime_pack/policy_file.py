@@ -41,6 +41,7 @@ from runtime_pack.policy import (
     ToolRule,
 )
 from runtime_pack.prices import ModelPrice, PriceTable
+from runtime_pack.signals import NO_SIGNALS, RunSignal, parse_signals
 from runtime_pack.sink_config import SinkConfig, SinkRefused, parse_sink
 
 __all__ = (
@@ -72,7 +73,7 @@ _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 _TOP: Final = frozenset(
     {"id", "version", "allow", "workspace_allow", "task_allow", "address", "tools", "budgets"}
-    | {"prices", "credentials", "presets", "sinks", "output_check", "fence"}
+    | {"prices", "credentials", "presets", "sinks", "output_check", "fence", "ask_on_signals"}
 )
 _ADDRESS: Final = frozenset({"allowed_hosts", "allow_private_addresses", "https_only"})
 _TOOL: Final = frozenset({"tool", "class", "reason", "label", "when"})
@@ -83,12 +84,14 @@ _SOURCE: Final = frozenset({"env", "file"})
 # What of a contract is no budget: the file says it elsewhere.
 _NOT_BUDGETS: Final = frozenset(
     {"tool_policy", "workspace_allowlist", "task_allowlist", "policy", "preset", "output_check"}
+    | {"ask_on_signals"}
 )
 _BUDGETS: Final = frozenset(f.name for f in attrs.fields(TaskContract) if f.init) - _NOT_BUDGETS
 _MONEY: Final = frozenset({"max_cost"})
 _LABELS: Final = (*Integrity, *Confidentiality)
 _FENCES: Final = ("fence", "datamark", "encode")
 _PRESETS: Final = frozenset(map(str, LabelPreset))
+_SIGNALS: Final = frozenset(map(str, RunSignal))
 
 
 @frozen(kw_only=True)
@@ -155,6 +158,7 @@ class PolicyFile:
         budgets: arguments of a `TaskContract`.
         credentials: where each is, by name.
         preset: the table that says what labels do to calls.
+        ask_on_signals: the signals after which a call that may send something out needs a person.
         output_check: what an answer with quotations that cannot be verified leads to.
         fence: the mode that blocks of text from outside are written in.
         sinks: where events are forwarded to, by name.
@@ -173,6 +177,7 @@ class PolicyFile:
     prices: PriceTable | None = None
     credentials: Mapping[str, CredentialSource] = attrs.field(factory=dict)
     preset: LabelPreset = LabelPreset.STANDARD
+    ask_on_signals: frozenset[RunSignal] = NO_SIGNALS
     output_check: str = NO_CHECK
     fence: str = _FENCES[0]
     sinks: Mapping[str, SinkConfig] = attrs.field(factory=dict)
@@ -186,6 +191,7 @@ class PolicyFile:
             workspace_allowlist=self.workspace_allow,
             task_allowlist=self.task_allow,
             preset=self.preset,
+            ask_on_signals=self.ask_on_signals,
             output_check=self.output_check,
             policy=self.ref,
         )
@@ -316,6 +322,8 @@ class _Reader:
             self._fault("budgets.max_cost", "needs prices: no run could be held to it")
         self._known(body, "presets", _PRESETS)
         fields["preset"] = self._preset(body)
+        self._known(body, "ask_on_signals", _SIGNALS)
+        fields["ask_on_signals"] = self._signals(body)
         fields["output_check"] = self._word(body, "output_check", CHECKS)
         fields["fence"] = self._word(body, "fence", _FENCES)
         fields["sinks"] = self._sinks(self._table(body, "sinks"), fields["credentials"])
@@ -513,6 +521,14 @@ class _Reader:
         if len(names) > 1:
             self._fault("presets", "names one preset at most")
         return LabelPreset(names[0]) if names else LabelPreset.STANDARD
+
+    def _signals(self, body: Mapping[str, Any]) -> frozenset[RunSignal]:
+        """The signals that are named; a list that holds another word is at fault by now."""
+        words = body.get("ask_on_signals", [])
+        known = isinstance(words, list) and all(
+            isinstance(word, str) and word in _SIGNALS for word in words
+        )
+        return parse_signals(words) if known else NO_SIGNALS
 
     def _part(self, body: dict[str, Any], key: str) -> dict[str, Any]:
         value = body.get(key, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeGuard, TypeVar
 
@@ -43,6 +44,7 @@ __all__ = (
     "PreflightRuntime",
     "ReleasableRuntime",
     "ResultLimitedRuntime",
+    "Scanner",
     "SleepingClock",
     "Summariser",
     "Summary",
@@ -309,6 +311,18 @@ class Summariser(Protocol):
         ...
 
 
+class Scanner(Protocol):
+    """Looks through texts from outside for what was written for models. It only ever says so."""
+
+    async def scan(self, text: str, *, source: str) -> bool:
+        """Whether there is something in the text, as the model sees it; *source* says whose it is.
+
+        One that raises, gives no `bool` or takes more than five seconds has failed: that is a
+        signal of its own, and the run goes on.
+        """
+        ...
+
+
 class Emitter(Protocol):
     """Receives security events; raising stops the action that caused the event."""
 
@@ -432,6 +446,14 @@ def fence_by_default(text: str, *, source: str, burned: set[str]) -> str:
     """
     frame: Frame = importlib.import_module("runtime_pack.framing").fence_frame
     return frame(text, source=source, burned=burned)
+
+
+def noticed_by_default(text: str, burned: AbstractSet[str]) -> frozenset[str]:
+    """What the fence of `runtime_pack.framing` notices in a text, as words; found as that one is."""
+    noticed: frozenset[str] = importlib.import_module("runtime_pack.framing").signals_in(
+        text, burned
+    )
+    return noticed
 
 
 Chance: TypeAlias = Callable[[], float]

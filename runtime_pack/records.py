@@ -9,6 +9,7 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeAlias
 
 from runtime_pack.approvals import ApprovalRequest, Decision, digest_arguments
@@ -243,6 +244,14 @@ def label_raised(subject: Subject, before: Label, after: Label, turn: int) -> En
 
 def _words(label: Label) -> dict[str, Json]:
     return {"integrity": str(label.integrity), "confidentiality": str(label.confidentiality)}
+
+
+def signals_seen(
+    subject: Subject, tool: str, fresh: AbstractSet[str], all_seen: AbstractSet[str]
+) -> Entry:
+    """Something was noticed in an output that was not noticed in the run before."""
+    body: dict[str, Json] = {"tool": tool, "signals": sorted(fresh), "seen": sorted(all_seen)}
+    return Entry(EventCode.SIG001O, subject, body, None, f"{subject.get('step')}:signals")
 
 
 def label_lowered(subject: Subject, tool: str, bits: float) -> Entry:

@@ -260,12 +260,14 @@ class _Starter:
             kill_switch=parent.kill_switch,
             prices=parent.prices,
             ledger=ledger,
+            scanner=parent.scanner,
             identity=parent.identity,
         )
         child.depth, child.parent = parent.depth + 1, parent.id
         child.memory = Memory(parent.memory)
         # What one of them tells a site, or must not send, is told and kept by all.
         child.flow = parent.flow
+        child.asks_on |= parent.asks_on
         child.allowlists = self._lists()
         return child
 

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 
@@ -694,7 +694,7 @@ class _WebToolRuntime:
             data=_read_data(page, block) | part_data(page, request),
             citations=(page.citation,),
             links=tuple(address.url for address in WEB_ADDRESSES.find(page.text)),
-            fences=(fenced.to_record(),),
+            fences=(_with_hidden(fenced.to_record(), page.hidden_chars),),
         )
 
     def _request(self, arguments: Mapping[str, Json]) -> ReadRequest:
@@ -820,6 +820,11 @@ def _external(
         links=links,
         fences=fences,
     )
+
+
+def _with_hidden(record: Mapping[str, Any], hidden_chars: int) -> Mapping[str, Json]:
+    """What is kept of a page's block, with how much of the page nobody would have seen."""
+    return {**record, "hidden_chars": hidden_chars} if hidden_chars else record
 
 
 def _search_text(found: SearchOutcome, fenced: str) -> str:

@@ -39,6 +39,7 @@ from runtime_pack.ports import (
     Frame,
     InputGuard,
     OutputCheck,
+    Scanner,
     Summariser,
     ToolRuntime,
     TurnRequest,
@@ -86,6 +87,7 @@ def create_agent_task_run(
     private_strings: Iterable[str] = (),
     canaries: Iterable[str] = (),
     identity: RunIdentity | None = None,
+    scanner: Scanner | None = None,
 ) -> AgentTaskRun:
     """A run of one task under *contract*; wrap the tools with its `guard_runtime`.
 
@@ -115,8 +117,10 @@ def create_agent_task_run(
             one no address is known, so each is one that the model composed.
         private_strings: texts of at least 8 letters and digits that must not leave, in no writing.
             They are not in saved runs: give them again when the run is taken up.
-        canaries: the same for texts that nobody has a reason to send.
+        canaries: the same for texts that nobody has a reason to send. One in a text from outside is
+            a signal.
         identity: whose run it is, for its events; a run that is taken up keeps its own without one.
+        scanner: looks through outputs from outside; what it finds is a signal, and never a gate.
 
     Raises:
         ContractError: the contract or the id is not valid, something remembered is no rule, the
@@ -127,6 +131,8 @@ def create_agent_task_run(
     _check_contract(contract, prices)
     _check_output_check(contract, output_check)
     _check_ports(approver, emitter, summariser)
+    if scanner is not None:
+        require_method("scanner", scanner, "scan")
     if seal is not None and not isinstance(seal, Seal):
         raise ContractError("seal", "must be a Seal: give Seal(key)")
     run = AgentTaskRun(
@@ -149,6 +155,7 @@ def create_agent_task_run(
         flow=Outflow(
             contract.preset, addresses, private_strings=private_strings, canaries=canaries
         ),
+        scanner=scanner,
     )
     for rule in remembered:
         if not isinstance(rule, RememberedRule):

@@ -21,6 +21,7 @@ from runtime_pack.guard.eager import others
 from runtime_pack.guard.lines import call_finished, call_started
 from runtime_pack.guard.sub_runs import CallWaits
 from runtime_pack.guard.task_run import Held, HostExit, TaskRun
+from runtime_pack.guard.watching import watched
 from runtime_pack.labels import CLEAN, Integrity, Label, join
 from runtime_pack.ledger import Shortfall
 from runtime_pack.machine import refusal
@@ -37,6 +38,7 @@ from runtime_pack.records import (
     log_host,
 )
 from runtime_pack.repeats import Recorded
+from runtime_pack.signals import signals_of
 from runtime_pack.threads import LEFT, IsOver
 
 __all__ = (
@@ -212,7 +214,11 @@ class Execution:
                     output = CUT
                 else:
                     given = await self._called(spec, held, inside, seconds)
-                    output = self._labelled(checked_output(given), spec)
+                    checked = checked_output(given)
+                    output = self._labelled(checked, spec)
+                    if run.watches:
+                        seen = await watched(run, spec.name, checked.text, output)
+                        run.notice(seen, step, spec.name)
             # The host's code: a tool that raises is a tool error, never the end of the run.
             except BaseException as error:  # noqa: BLE001
                 output = self._failed(error, spec, seconds)
@@ -261,6 +267,8 @@ class Execution:
             run.take_label(output.label, step)
         if run.flow.strings is not None:
             run.heed((output.text,), step)
+        if output.fences:
+            run.notice(signals_of(output.fences), step, spec.name)
         if (output.found or output.links) and self._frames(spec.name):
             run.flow.offer(output.found, output.links, arguments=arguments)
         if output.bits is not None and output.label.integrity is not Integrity.EXTERNAL:

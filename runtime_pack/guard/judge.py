@@ -28,7 +28,7 @@ from runtime_pack.catalog import Executed, ToolOutput, ToolSpec
 from runtime_pack.errors import AuditError, CallCode, EmitterError, StateRefused
 from runtime_pack.events import EventCode
 from runtime_pack.fault_log import log_fault, log_untold
-from runtime_pack.flow import BrokenRule
+from runtime_pack.flow import BrokenRule, FlowVerdict
 from runtime_pack.guard.bounded import Stopped, TimeUp, bounded, ending, tell
 from runtime_pack.guard.execution import call_context, checked_output, exhausted
 from runtime_pack.guard.recall import Recall
@@ -76,6 +76,7 @@ from runtime_pack.records import (
 from runtime_pack.remembered import RememberedRule
 from runtime_pack.repeats import Recorded, Stuck, fingerprint, fingerprint_of
 from runtime_pack.seal import check_request, seal_request
+from runtime_pack.signals import asked_by_signals
 
 __all__ = ("Judge",)
 
@@ -200,7 +201,7 @@ class Judge:
         fixed = None if book is None or book.fixed is None else book.fixed.get(declared)
         if fixed is None or fixed.approval_class is not ApprovalClass.AUTO:
             return None
-        flow = self._run.flow.judge(spec, arguments, self._label())
+        flow = self._flow(spec, arguments, self._label())
         return fixed if flow is None else None
 
     async def _judged(
@@ -444,15 +445,26 @@ class Judge:
         A predicate that took too long has not answered: one that can be awaited is stopped, any
         other denies when it has ended at last.
         """
-        run, declared = self._run, spec.approval_class
+        declared = spec.approval_class
         book = self._rules.get(spec.name) or self._open_book(spec.name)
         label = self._label()
         if book.fixed is not None and declared in book.fixed:
             verdict = book.fixed[declared]
         else:
             verdict = await self._by_policy(book, spec, arguments, label)
-        flow = run.flow.judge(spec, arguments, label)
+        flow = self._flow(spec, arguments, label)
         return verdict if flow is None else tightened(verdict, flow)
+
+    def _flow(
+        self, spec: ToolSpec, arguments: Mapping[str, Json], label: Label
+    ) -> FlowVerdict | None:
+        """What label rules and signals say of a call; None when nothing is to be said of it."""
+        run = self._run
+        flow = run.flow.judge(spec, arguments, label)
+        if not run.asks_on:
+            return flow
+        alarms = run.asks_on & run.flow.signals
+        return asked_by_signals(flow, spec.side_effects, alarms, label)
 
     def _label(self) -> Label:
         """What the context holds, and what the calls that were admitted beside this one will bring."""

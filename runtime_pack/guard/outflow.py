@@ -32,6 +32,7 @@ from runtime_pack.messages import (
     UserMessage,
 )
 from runtime_pack.private_text import MAX_CHECKED, MIN_PRIVATE, Leak, PrivateText
+from runtime_pack.signals import NO_SIGNALS, RunSignal, read_signals
 
 __all__ = ("Outflow",)
 
@@ -63,8 +64,10 @@ class Outflow:
         "_private",
         "_unread",
         "burned",
+        "canaries",
         "preset",
         "reader",
+        "signals",
         "strings",
     )
 
@@ -90,6 +93,9 @@ class Outflow:
         # that hold none, by digest in an ordered set, so that each is looked through once.
         self.strings: PrivateText | None = None
         self._clean: dict[bytes, None] | None = None
+        self.canaries: PrivateText | None = None
+        # What was noticed in texts from outside; nothing is ever taken out.
+        self.signals: frozenset[RunSignal] = NO_SIGNALS
         self._declare("private_strings", private_strings, Leak.DECLARED)
         self._declare("canaries", canaries, Leak.CANARY)
 
@@ -118,6 +124,9 @@ class Outflow:
             if kind is Leak.DECLARED:
                 self.strings = self.strings or PrivateText()
                 self.strings.add(each, kind)
+            else:
+                self.canaries = self.canaries or PrivateText()
+                self.canaries.add(each, kind)
             digest = hashlib.sha256(each.encode(errors="replace")).hexdigest()
             self._declared |= {f"sha256:{digest}"}
 
@@ -135,15 +144,17 @@ class Outflow:
         declared = self.strings
         return declared is not None and any(self._says(declared, text) for text in texts)
 
+    def holds_canary(self, text: str) -> bool:
+        """Whether a text from outside says a canary, in any writing: it has been out before."""
+        return self.canaries is not None and _finds(self.canaries, text)
+
     def _says(self, declared: PrivateText, text: str) -> bool:
         digest = hashlib.sha256(text.encode(errors="replace")).digest()
         if self._clean is None:
             self._clean = {}
         if digest in self._clean:
             return False
-        step = MAX_CHECKED - _OVERLAP
-        parts = (text[at : at + MAX_CHECKED] for at in range(0, max(1, len(text) - _OVERLAP), step))
-        if any(declared.find(part) is not None for part in parts):
+        if _finds(declared, text):
             return True
         self._clean[digest] = None
         return False
@@ -322,7 +333,9 @@ class Outflow:
 
     def to_json(self) -> dict[str, Json]:
         """What a saved run keeps; of what was declared private, digests."""
-        return {**self.book.spent_json(), "declared": sorted(self._declared)}
+        # Written where there are some only: heads of earlier versions do not know them.
+        seen: dict[str, Json] = {"signals": sorted(self.signals)} if self.signals else {}
+        return {**self.book.spent_json(), "declared": sorted(self._declared), **seen}
 
     def restore(self, value: Mapping[str, Any]) -> None:
         """Take in what `to_json` wrote.
@@ -337,11 +350,18 @@ class Outflow:
                 f"{len(missing)} that the saved run was given are missing: it would not keep them"
             )
             raise ContractError("private_strings", text)
+        self.signals |= read_signals(value.get("signals", []))
         self.book.restore(value)
 
     def __bool__(self) -> bool:
         """Whether there is anything for a saved run to keep."""
-        return bool(self._declared or self.book)
+        return bool(self._declared or self.book or self.signals)
+
+
+def _finds(private: PrivateText, text: str) -> bool:
+    step = MAX_CHECKED - _OVERLAP
+    parts = (text[at : at + MAX_CHECKED] for at in range(0, max(1, len(text) - _OVERLAP), step))
+    return any(private.find(part) is not None for part in parts)
 
 
 def _another_host(target: object, label: Label) -> BrokenRule:

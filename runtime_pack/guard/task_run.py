@@ -61,14 +61,16 @@ from runtime_pack.ports import (
     Frame,
     InputGuard,
     OutputCheck,
+    Scanner,
     Summariser,
     fence_by_default,
 )
 from runtime_pack.prices import PriceTable
-from runtime_pack.records import StepRecord, label_raised, log_word
+from runtime_pack.records import StepRecord, label_raised, log_word, signals_seen
 from runtime_pack.remembered import Memory, RememberedRule
 from runtime_pack.repeats import Repeats, Seen
 from runtime_pack.seal import Seal
+from runtime_pack.signals import RunSignal
 
 __all__ = (
     "GRACE_SECONDS",
@@ -270,6 +272,7 @@ class TaskRun:
         "approver",
         "aside",
         "asked_under",
+        "asks_on",
         "audit",
         "brought",
         "chance",
@@ -302,6 +305,7 @@ class TaskRun:
         "refused_in_a_row",
         "repeats",
         "run_lists",
+        "scanner",
         "seal",
         "step_costs",
         "steps",
@@ -334,6 +338,7 @@ class TaskRun:
         prices: PriceTable | None = None,
         ledger: Ledger | None = None,
         flow: Outflow | None = None,
+        scanner: Scanner | None = None,
     ) -> None:
         self.contract = contract
         self.task = clean_text(task)
@@ -356,6 +361,7 @@ class TaskRun:
         self.step_costs: Mapping[str, int] = NOTHING
         self.measure()
         self.flow = Outflow(contract.preset) if flow is None else flow
+        self.scanner = scanner
         # How a tool asks the model something; set by the runtime that takes the run's turns.
         self.aside: Aside | None = None
         self._begin_records()
@@ -375,6 +381,8 @@ class TaskRun:
         self.run_lists: tuple[tuple[str, ...], ...] = ()
         self.sub_lists: tuple[tuple[str, tuple[str, ...]], ...] = ()
         self.policy_sha256 = contract.policy_sha256
+        # Those of the runs above count as well.
+        self.asks_on = contract.ask_on_signals
         self.policy = None if contract.policy is None else contract.policy.to_json()
 
     def _begin_records(self) -> None:
@@ -442,6 +450,23 @@ class TaskRun:
         secret = self.label.confidentiality is Confidentiality.SECRET
         if not secret and self.flow.holds_declared(texts):
             self.take_label(_HELD, step)
+
+    @property
+    def watches(self) -> bool:
+        """Whether outputs are looked through for signals, beside what their fences tell."""
+        return bool(self.asks_on or self.scanner is not None or self.flow.canaries is not None)
+
+    def notice(self, signals: frozenset[RunSignal], step: str, tool: str) -> None:
+        """Something was noticed in the output of a call; what is new in the run is on record.
+
+        Raises:
+            AuditError: the log could not take it.
+        """
+        flow = self.flow
+        fresh = signals - flow.signals
+        if fresh:
+            flow.signals |= fresh
+            self.enter_in_log(signals_seen(self.subject(step), tool, fresh, flow.signals))
 
     @property
     def burned(self) -> set[str]:
