@@ -294,6 +294,29 @@ def test_what_a_scanner_says_changes_no_body(answer: object) -> None:
     assert "\npage\n" in told.text
 
 
+def test_a_scanner_sees_texts_from_outside_alone() -> None:
+    """What a tool of the host's own says was written by nobody else."""
+    scan = Scan(answer=False)
+    Stage("page", scanner=scan).play()
+
+    assert ["tool:page:get"] == [source for _, source in scan.seen]
+
+
+def test_a_scanner_that_is_stopped_has_failed() -> None:
+    """By its limit, or by the end of the run: the text was not looked through."""
+
+    class Waits:
+        async def scan(self, text: str, *, source: str) -> bool:
+            del text, source
+            stage.run.cancel("enough")
+            return await asyncio.Event().wait()
+
+    stage = Stage("page", scanner=Waits())
+
+    assert "cancelled" == stage.play().kind
+    assert {RunSignal.SCANNER_FAILED} == stage.run.flow.signals
+
+
 def test_signals_are_saved_and_resumed(tmp_path: Path) -> None:
     """A run that is taken up by another process still asks; each new signal is one event."""
     log = tmp_path / "log"
@@ -339,8 +362,9 @@ def test_what_a_sub_agent_reads_counts_for_its_parent() -> None:
             runtime=child.guard_runtime(agent), tool_catalog=[tool.spec for tool in tools]
         )
 
+    scan = Scan(answer=False)
     run = create_agent_task_run(
-        TaskContract(ask_on_signals=["forged_fence"]), run_id="p", seal=Seal(KEY)
+        TaskContract(ask_on_signals=["forged_fence"]), run_id="p", seal=Seal(KEY), scanner=scan
     )
     child = sub_agent_tool(
         run,
@@ -366,6 +390,7 @@ def test_what_a_sub_agent_reads_counts_for_its_parent() -> None:
     )
 
     assert {RunSignal.FORGED_FENCE} == made[0].asks_on == run.flow.signals
+    assert "tool:page:get" in {source for _, source in scan.seen}
     assert isinstance(result, ApprovalRequired)
 
 
