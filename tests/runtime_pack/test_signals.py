@@ -246,6 +246,7 @@ NOTICED: dict[str, tuple[str, str, dict[str, Any]]] = {
         "scanner_failed",
         {"scanner": Scan(asyncio.CancelledError())},
     ),
+    "a scanner that gives a number": ("page", "scanner_failed", {"scanner": Scan(0)}),
     "a scanner that says nothing": ("page", "scanner_failed", {"scanner": Scan(None)}),
 }
 
@@ -344,7 +345,9 @@ def test_saved_signals_that_cannot_be_read_are_refused(signals: Any) -> None:
     plain = Outflow(LabelPreset.STANDARD)
     saved = plain.to_json()
     assert "signals" not in saved
+    plain.signals = frozenset({RunSignal.CANARY})
     plain.restore(saved)
+    assert {RunSignal.CANARY} == plain.signals
 
     with pytest.raises(ValueError, match=r"signals|RunSignal"):
         plain.restore({**saved, "signals": signals})
