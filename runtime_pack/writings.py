@@ -26,10 +26,10 @@ MIN_READ: Final = 8
 
 # How many readings may stand one inside the other, and how much text they may come to.
 _DEPTH: Final = 3
-_ROOM: Final = 48
-_LEAST_ROOM: Final = 131_072
-# A text in several character sets takes as much more to read.
-_WIDELY: Final = 3
+_ROOM: Final = 8
+_LEAST_ROOM: Final = 262_144
+# A text in several character sets comes to as much more: each of its escapes says one thing in each.
+_WIDE_ROOM: Final = 48
 # So many notations are undone one by one, in every order; beyond that all of them, round by round.
 _ORDERED: Final = 2
 _ROUNDS: Final = 8
@@ -423,7 +423,7 @@ def forms_of(text: str, blocks: Blocks = frozenset()) -> Iterator[str]:
         TooTangled: there is more of it than a multiple of the text.
     """
     seen: set[str] = set()
-    left = _ROOM * len(text) + _LEAST_ROOM
+    left = (_WIDE_ROOM if blocks else _ROOM) * len(text) + _LEAST_ROOM
     notations = _WIDE_NOTATIONS if blocks else _NOTATIONS
     level: Iterable[str] = (text,)
     for depth in range(_DEPTH + 1):
@@ -434,15 +434,20 @@ def forms_of(text: str, blocks: Blocks = frozenset()) -> Iterator[str]:
                 if plain in seen:
                     continue
                 seen.add(plain)
-                left -= len(plain) * (_WIDELY if blocks else 1)
-                if left < 0:
-                    raise TooTangled
+                left = _less(left, plain)
                 yield plain
-                if depth < _DEPTH:
-                    yield from _said(plain, blocks, deeper)
+                for said in _said(plain, blocks, deeper) if depth < _DEPTH else ():
+                    left = _less(left, said)
+                    yield said
                 if not depth:
                     deeper += _turned(plain, notations)
         level = deeper
+
+
+def _less(left: int, form: str) -> int:
+    if len(form) > left:
+        raise TooTangled
+    return left - len(form)
 
 
 def _said(text: str, blocks: Blocks, deeper: list[str]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import secrets
 import sqlite3
 import stat
@@ -65,6 +66,8 @@ _CONFIRMED: Final = (
     "UPDATE entries SET note = ?, stored_at = ?, expires_at = ?, "
     "use = (SELECT MAX(use) + 1 FROM entries) WHERE name = ?"
 )
+# A digest, or what was written of a content when its process ended.
+_OWN_NAME: Final = re.compile(r"[0-9a-f]{64}|draft-[0-9]+-[0-9a-f]{16}")
 _SIZE: Final = "SELECT COALESCE(SUM(bytes), 0) FROM (SELECT DISTINCT content, bytes FROM entries)"
 
 
@@ -151,6 +154,7 @@ class PageCache:
         self._lock = threading.Lock()
         self._connection: tuple[int, sqlite3.Connection] | None = None
         _own_folder(self._folder)
+        _refuse_foreign(self._folder)
         _own_folder(self._contents)
         self._key = _key(self._folder / "key")
 
@@ -257,7 +261,8 @@ class PageCache:
             connection.execute(statement)
         named = {row[0] for row in connection.execute("SELECT DISTINCT content FROM entries")}
         for path in self._contents.iterdir():
-            if path.name not in named and (path.is_symlink() or not path.is_dir()):
+            is_ours = _OWN_NAME.fullmatch(path.name) and (path.is_symlink() or not path.is_dir())
+            if is_ours and path.name not in named:
                 path.unlink(missing_ok=True)
 
     def _forget(self) -> None:
@@ -428,6 +433,24 @@ def _own_folder(folder: Path) -> None:
         raise InvalidSetup("page_cache", "must be a folder that belongs to this user")
     if found.st_mode & 0o022:
         raise InvalidSetup("page_cache", "others can write to the folder: chmod 700")
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Refuse a folder that is not empty and no cache: what stands in it is not ours to remove.
+
+    The key is made first; two processes may be at that at once.
+    """
+    try:
+        names = {path.name for path in folder.iterdir()}
+        contents = folder / "contents"
+        empty = not contents.exists() or not any(contents.iterdir())
+    except OSError as error:
+        raise InvalidSetup("page_cache", f"the folder cannot be read: {error.strerror}") from error
+    others = {name for name in names if name != "contents" and not name.startswith("key-")}
+    if "key" not in names and (others or not empty):
+        raise InvalidSetup(
+            "page_cache", "the folder is not empty and no page cache: name a folder of its own"
+        )
 
 
 def _key(path: Path) -> bytes:

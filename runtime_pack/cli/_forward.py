@@ -14,10 +14,10 @@ from runtime_pack.cli._given import FILE, LOGS
 from runtime_pack.cli._state import is_new, open_state, state_option
 from runtime_pack.cli._text import exit_codes, note
 from runtime_pack.errors import AuditError, ContractError
+from runtime_pack.sink_config import SinkConfig, SinkKind
 
 if TYPE_CHECKING:
     from runtime_pack.policy_file import CredentialSource, PolicyFile
-    from runtime_pack.sink_config import SinkConfig
     from runtime_pack.sinks import Forwarder, Told
 
 __all__ = ("forward_command",)
@@ -110,8 +110,15 @@ def _forwarder(
     where: Path,
     stack: contextlib.ExitStack,
 ) -> Forwarder:
-    from runtime_pack.sinks import Forwarder, Keeper, sender_for
+    from runtime_pack.sinks import Forwarder, Keeper, sender_for, writes_among
 
+    # The standard output may lead to a file as well.
+    written = Path("/dev/stdout") if config.kind is SinkKind.STDOUT else config.path
+    for place in (logs, *((where,) if where.is_dir() else ())):
+        if written is not None and writes_among(place, written):
+            raise click.UsageError(
+                f"sinks.{config.name}.path: stands in {place}, whose files are read; write elsewhere"
+            )
     try:
         secret = None if config.credential is None else credentials[config.credential].read()
         sender = sender_for(config, secret=secret)

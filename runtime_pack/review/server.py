@@ -262,8 +262,10 @@ class _Pages:
             return {"rows": rows, "after": after}
 
         body = await self._reader.ask(read)
+        # First what became of taking it up: what is saved is not older than that.
+        job = self._inbox.job(run_id)
         saved = await self._inbox.details(run_id)
-        return self._json({"id": run_id, "saved": saved, "job": self._inbox.job(run_id), **body})
+        return self._json({"id": run_id, "saved": saved, "job": job, **body})
 
     async def events(self, request: web.Request) -> web.Response:
         """A page of events, the newest first."""

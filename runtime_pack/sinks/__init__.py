@@ -7,7 +7,7 @@ once; one that comes again has the same `id`.
 
 from __future__ import annotations
 
-from runtime_pack.sinks.forward import Forwarder, Told
+from runtime_pack.sinks.forward import Forwarder, Told, writes_among
 from runtime_pack.sinks.keeping import Keeper
 from runtime_pack.sinks.places import Place, Progress
 from runtime_pack.sinks.senders import NotDelivered, Refused, Sender, sender_for
@@ -22,4 +22,5 @@ __all__ = (
     "Sender",
     "Told",
     "sender_for",
+    "writes_among",
 )

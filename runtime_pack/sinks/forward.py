@@ -8,9 +8,10 @@ killed anywhere sends at most the batch in hand once more. Time and chance come 
 from __future__ import annotations
 
 import asyncio
+import glob
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -27,7 +28,7 @@ from runtime_pack.sinks.places import BEGINNING, Place, Progress
 from runtime_pack.sinks.reading import Found, read_after
 from runtime_pack.sinks.senders import NotDelivered, Refused, Sender
 
-__all__ = ("Forwarder", "Told")
+__all__ = ("Forwarder", "Told", "writes_among")
 
 _POLL_SECONDS: Final = 1.0
 _FIRST_WAIT_SECONDS: Final = 1.0
@@ -51,6 +52,30 @@ class _Batch:
 
     items: tuple[Item, ...]
     places: Mapping[str, Place]
+
+
+def writes_among(logs: Path, written: Path) -> bool:
+    """Whether a file that is written stands among the logs that are followed, by any of its names.
+
+    What a sink wrote there would be read as a log, and written again.
+
+    Args:
+        logs: the log or the folder of logs.
+        written: the file; it need not be there.
+
+    Raises:
+        AuditError: the folder of the logs cannot be read.
+    """
+    if logs.is_dir():
+        if written.resolve().parent == logs.resolve():
+            return True
+        read: Iterable[Path] = logs.iterdir()
+    else:
+        # A log and what belongs to it begin with its name.
+        read = logs.parent.glob(f"{glob.escape(logs.stem)}*")
+        if written.resolve() == logs.resolve():
+            return True
+    return written.exists() and any(path.samefile(written) for path in read if path.exists())
 
 
 class Forwarder:

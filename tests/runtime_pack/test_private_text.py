@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections.abc import Callable
 from urllib.parse import quote
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime_pack.private_text import MAX_CHECKED, Leak, PrivateText, find_nonce, joins_of
-from runtime_pack.writings import forms_of
+from runtime_pack.writings import TooTangled, forms_of
 
 EMAIL = "alice@corp.example"
 LONG = "sk-live-9f8e7d6c5b4a39281706f5e4d3c2b1a0"
@@ -319,7 +320,11 @@ def test_the_work_is_linear_in_the_text(shape: str) -> None:
 
     def work(size: int) -> int:
         text = (shape * (size // len(shape) + 1))[:size]
-        return sum(map(len, forms_of(text)))
+        total = 0
+        with contextlib.suppress(TooTangled):
+            for form in forms_of(text):
+                total += len(form)
+        return total
 
     assert work(8_000) <= 2.2 * work(4_000) + 200
 

@@ -115,3 +115,35 @@ def test_wrong_usage_is_told(run: Run, policy: Path, tmp_path: Path) -> None:
         found = run(*given)
         assert code == found[0]
         assert told in found[2]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "copy.jsonl", "copy"])
+def test_a_sink_that_would_write_among_the_logs_is_refused(
+    run: Run, policy: Path, tmp_path: Path, name: str
+) -> None:
+    """What it wrote there would be read as a log, and a log that it wrote to would be broken."""
+    logs = tmp_path / "logs"
+    before = (logs / "a.jsonl").read_bytes()
+    policy.write_text(policy.read_text().replace(f"{tmp_path}/copy", str(logs / name)))
+
+    words = ("--policy", str(policy), "--log", str(logs), "--keep", str(tmp_path / "state"))
+    code, _, err = run("events", "forward", *words, "--once", "--sink", "copy")
+
+    assert 2 == code
+    assert "sinks.copy.path" in err
+    assert before == (logs / "a.jsonl").read_bytes()
+    assert ["a.jsonl"] == [path.name for path in logs.iterdir() if path.name.endswith("l")]
+
+
+def test_another_name_of_a_log_is_no_place_to_write(run: Run, policy: Path, tmp_path: Path) -> None:
+    """A hard link and a symbolic one lead to the log as well."""
+    logs = tmp_path / "logs"
+    before = (logs / "a.jsonl").read_bytes()
+    for make in (Path.hardlink_to, Path.symlink_to):
+        (tmp_path / "copy").unlink(missing_ok=True)
+        make(tmp_path / "copy", logs / "a.jsonl")
+        for target in (logs, logs / "a.jsonl"):
+            words = ("--policy", str(policy), "--log", str(target), "--keep", str(tmp_path / "s"))
+            code, _, err = run("events", "forward", *words, "--once", "--sink", "copy")
+            assert 2 == code, err
+    assert before == (logs / "a.jsonl").read_bytes()

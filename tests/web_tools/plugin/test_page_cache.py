@@ -265,7 +265,7 @@ def test_what_a_crash_left_behind_is_removed_when_the_folder_is_opened(tmp_path:
     cache.keep("a", b"a page")
     cache.close()
     contents = tmp_path / "cache" / "contents"
-    (contents / "draft-1-ff").write_bytes(b"half")
+    (contents / "draft-1-00112233445566ff").write_bytes(b"half")
     (contents / ("0" * 64)).write_bytes(b"whole, and in no index")
 
     assert b"a page" == content_of(open_cache(tmp_path), "a")
@@ -322,6 +322,29 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetup) as refused:
         open_cache(tmp_path)
     assert "page_cache" == refused.value.field
+
+
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """A cache removes what it does not know: it begins in an empty folder, or in one of its own."""
+    for name in ("file", "contents/thesis.md", "index.sqlite3"):
+        folder = tmp_path / name.replace("/", "-")
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("mine")
+
+        with pytest.raises(InvalidSetup, match="no page cache"):
+            PageCache(folder)
+        assert [folder / name] == [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_names_that_are_not_its_own_are_never_removed(tmp_path: Path) -> None:
+    """Whoever put something beside the contents finds it there."""
+    open_cache(tmp_path).keep("a", b"x")
+    foreign = tmp_path / "cache" / "contents" / "notes.txt"
+    foreign.write_text("mine")
+
+    open_cache(tmp_path).keep("b", b"y")
+
+    assert "mine" == foreign.read_text()
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import runtime_pack
 from web_tools.errors import InvalidSetup, WebErrorCode, WebToolError
 from web_tools.native.registry import PROTOCOLS
 from web_tools.plugin.arguments import ModelSearch, UrlSearch, parse_plugin_arguments
@@ -27,6 +28,8 @@ from web_tools.plugin.settings import PluginSettings, parse_plugin_settings, rea
 from web_tools.plugin.summaries import Completed, SummaryCache, SummaryKey, read_summary
 
 ROOT = Path(__file__).resolve().parents[3]
+# Where the packages are: in the tree, or installed.
+PACKAGES = Path(runtime_pack.__file__).parents[1]
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
 
 
@@ -137,12 +140,12 @@ def test_the_plugin_names_no_vendor() -> None:
     found = {
         (path.name, match[0])
         for folder in ("web_tools/plugin",)
-        for path in (ROOT / folder).glob("*.py")
+        for path in (PACKAGES / folder).glob("*.py")
         for match in pattern.finditer(path.read_text())
     }
     found |= {
         ("web_plugin.py", match[0])
-        for match in pattern.finditer((ROOT / "runtime_pack/web_plugin.py").read_text())
+        for match in pattern.finditer((PACKAGES / "runtime_pack/web_plugin.py").read_text())
     }
 
     assert set() == found
